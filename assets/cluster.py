@@ -26,7 +26,7 @@ from pipeline.recipe import Recipe
 from pipeline.recipe.suites import ItemsSuite, LmEvalSuite
 from pipeline.serving.engines import check_addresses, this_machine, too_large
 from pipeline.training.journal import PREFIX
-from pipeline.training.packages import missing_packages
+from pipeline.training.launch import missing_packages
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import TrainingResult
 

@@ -12,7 +12,7 @@ from pipeline.core.storage import Record
 from pipeline.recipe import Judge, Recipe
 from pipeline.recipe.serving import EndpointServing, VllmServing
 from pipeline.rewards.findings import JudgeSpending
-from pipeline.training.goodput import device_hours
+from pipeline.training.account import device_hours
 
 DEVICE_PRICE = "compute.accelerator.usd_per_hour is not in the recipe"
 JUDGE_PRICE = "the judge's price is not in the recipe"

@@ -11,7 +11,7 @@ from k8s.client import connect
 from pipeline.demo.desk.judge_process import is_desk_judge
 from pipeline.traces.preflight import preflight
 from pipeline.traces.sources.protocol import Address
-from pipeline.training.packages import missing_packages, possible_methods
+from pipeline.training.launch import missing_packages, possible_methods
 
 READS_SUITES, TRAINS = LATER = ("preference_dataset", "policy_checkpoint")
 

@@ -17,7 +17,7 @@ from k8s.launch import account_for
 from pipeline.core import layout
 from pipeline.core.iteration import Iteration
 from pipeline.demo.desk.judge_process import judge_at
-from pipeline.registry.live import LiveMetrics
+from pipeline.registry.live import MetricsSender
 from pipeline.selection.consent import consented
 from pipeline.selection.preferences import PreferenceDataset
 from pipeline.traces.erased import shared_lock
@@ -104,13 +104,13 @@ def policy_checkpoint(context: dg.AssetExecutionContext, deployment: Deployment,
 
 def _live(
     context: dg.AssetExecutionContext, deployment: Deployment, iteration: Iteration
-) -> AbstractContextManager[LiveMetrics | None]:
+) -> AbstractContextManager[MetricsSender | None]:
     """Metrics in MLflow as they come; of a training that is over, nothing more comes."""
     if deployment.store().read(iteration.path(layout.RESULT), TrainingResult) is not None:
         return nullcontext()
     is_here = deployment.recipe().compute.kubernetes is None
     tags = launch_tags(deployment, context.run)
-    return LiveMetrics(deployment.mlflow, deployment.store(), iteration, tags, context.log.warning, is_here)
+    return MetricsSender(deployment.mlflow, deployment.store(), iteration, tags, context.log.warning, is_here)
 
 
 def _refuse_withdrawn(deployment: Deployment, plan: TrainingPlan) -> None:

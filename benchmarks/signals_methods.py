@@ -28,8 +28,8 @@ from pipeline.core.storage import DatasetRef, ModelRef
 from pipeline.recipe.methods import MethodName
 from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.serving.inference import Answer
-from pipeline.training.brakes import BRAKES
 from pipeline.training.result import TrainingResult
+from pipeline.training.sentinel import BRAKES
 
 if TYPE_CHECKING:
     from benchmarks.signals import Size

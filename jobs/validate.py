@@ -29,7 +29,7 @@ from pipeline.recipe.suites import ItemsSuite, SuiteSection, TracesSuite
 from pipeline.recipe.traces import DemoSource
 from pipeline.traces.preflight import SourceSample, disk_bytes, gigabytes, sample_source
 from pipeline.traces.sources.protocol import Address, limits_of
-from pipeline.training.packages import missing_packages, possible_methods
+from pipeline.training.launch import missing_packages, possible_methods
 
 ROWS = 1000
 """Of the source that are looked at, the newest."""

@@ -23,7 +23,7 @@ ENDS_WITHIN_S = 5.0
 """The wait for a silent server at the end. A local database is always waited for."""
 
 
-class LiveMetrics(threading.Thread):
+class MetricsSender(threading.Thread):
     """Sends until its `with` block ends. A block that raises marks the run as failed until it resumes."""
 
     def __init__(

@@ -60,11 +60,11 @@ def main(plan_path: str, node_rank: int = 0, master: str = "", nemo_rl: str = NE
         if plan.training.engine == "nemo_rl":
             return _with_nemo_rl(plan, path.parent, Path(nemo_rl), attempt)
         os.environ["OMP_NUM_THREADS"] = str(plan.training.threads)  # before torch is imported
-        from pipeline.training import gang
+        from pipeline.training.distribution import WORKER, needs_gang, run_gang
 
-        if gang.needed(plan) and "RANK" not in os.environ:
-            command = (*gang.WORKER, "--parent", str(os.getpid()), "--attempt", str(attempt))
-            return gang.run(path, plan, max_restarts=MAX_RESTARTS, node_rank=node_rank, master=master, command=command)
+        if needs_gang(plan) and "RANK" not in os.environ:
+            command = (*WORKER, "--parent", str(os.getpid()), "--attempt", str(attempt))
+            return run_gang(path, plan, max_restarts=MAX_RESTARTS, node_rank=node_rank, master=master, command=command)
         from pipeline.training.worker import work
 
         work(plan, path.parent, started_at, attempt)

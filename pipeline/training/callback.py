@@ -13,13 +13,12 @@ import torch
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from pipeline.core import layout
-from pipeline.training import sentinel
-from pipeline.training.brakes import HeldOutScores, braked, early_stop
 from pipeline.training.checkpoints import Checkpointer, SaveSchedule
 from pipeline.training.journal import MetricsLog, TrainingJournal, emit, step_line
 from pipeline.training.methods import MethodTrainer
 from pipeline.training.rates import Shape, TokenCounter, shape_of, step_rates
-from pipeline.training.result import Health, HealthFinding
+from pipeline.training.result import HealthFinding
+from pipeline.training.sentinel import HealthMonitor
 from pipeline.training.termination import Termination
 from pipeline.training.validation import Validator
 from pipeline.training.weights import without_places
@@ -32,32 +31,28 @@ class ProgressCallback(TrainerCallback):
         self, builder: MethodTrainer, keeper: Checkpointer | None, journal: TrainingJournal, validator: Validator | None
     ) -> None:
         """`keeper`: of the first rank alone."""
-        setup = builder.setup
-        self._builder, self._plan, self._clock, self._folder = builder, setup.plan, setup.clock, setup.folder
+        plan, kept = builder.plan, builder.plan.training.checkpoints.keep_best > 0
+        self._builder, self._plan, self._clock, self._folder = builder, plan, builder.clock, builder.folder
         self._keeper, self._journal, self._validator = keeper, journal, validator
-        self._metrics = MetricsLog(setup.folder / layout.METRICS_FILE if keeper is not None else None)
-        self._cadence = SaveSchedule(setup.plan.training.checkpoints)
-        self._block = setup.plan.trained_by().updates_per_batch
-        self.health = Health()
-        self._watch = sentinel.HealthMonitor(setup.plan.training.sentinel, setup.plan.answer_kl_stop)
-        self.leaving = self.stopped = self.solved = self.braked = False
+        self._metrics = MetricsLog(builder.folder / layout.METRICS_FILE if keeper is not None else None)
+        self._cadence = SaveSchedule(plan.training.checkpoints)
+        self._block = plan.trained_by().updates_per_batch
+        self.watch = HealthMonitor(plan.training.sentinel, plan.answer_kl_stop, plan.judged_by, kept, emit)
+        self.leaving = self.stopped = self.solved = False
         """How the training ends, agreed between the ranks: pre-empted with a checkpoint, stopped by the sentinel, or
         early, because it has nothing left to learn or was best before."""
         self.blocked = False
         """An erasure took data of the training away: nothing of it is exported."""
-        self._scores = HeldOutScores(setup.plan.judged_by)
         self._trainer: Any = None
         self._count: TokenCounter | None = None
         self._shape: Shape | None = None
-        self._peak_tflops = setup.plan.peak_tflops if torch.cuda.is_available() else None
+        self._peak_tflops = plan.peak_tflops if torch.cuda.is_available() else None
         self._step_begun = self._saved = self._logged = time.monotonic()
         self._at = 0
         self._spent: dict[str, float] = {}
         self._held_out: dict[str, float] = {}
         self._scored: tuple[int, float | None] = (-1, None)
-        self._termination = Termination(
-            setup.plan.training.grace_s, lambda: journal.add("stopping", self._at, why="SIGTERM")
-        )
+        self._termination = Termination(plan.training.grace_s, lambda: journal.add("stopping", self._at, why="SIGTERM"))
 
     def attach(self, trainer: Trainer) -> None:
         """The trainer whose callback this is: validation and agreement between the ranks go through it."""
@@ -74,8 +69,7 @@ class ProgressCallback(TrainerCallback):
         for row in state.log_history:
             if is_measured(row):
                 self._metrics.add(row)
-            self._scores.add(row)
-            self.health = sentinel.remember(self.health, self._watch.add(row))
+            self.watch.add(row)
         self._saved, self._termination.loaded = time.monotonic(), True
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
@@ -106,7 +100,8 @@ class ProgressCallback(TrainerCallback):
         self._termination.batch_ends(now)
         if self._agree(not finite(self._trainer.model))[0]:
             broken = HealthFinding(verdict="STOP", rule="not_finite", step=step, reason="a weight is not finite")
-            return self._stop(control, broken)
+            self.watch.keep(broken)
+            return self._stop(control)
         every = self._plan.training.validation.every_steps
         validated = self._validator is not None and (last or step // every > (step - self._block) // every)
         if validated:
@@ -141,16 +136,13 @@ class ProgressCallback(TrainerCallback):
         row |= memory()
         validated, self._held_out = bool(self._held_out), {}
         self._metrics.add(row)
-        self._scores.add(row)
-        kept = self._scores.best if self._plan.training.checkpoints.keep_best else None
-        before, findings = self.health, early_stop(self._watch.add(row), kept)
-        for finding in findings:
-            self._stop(control, finding) if finding.verdict == "STOP" else self._add_finding(finding)
-        self.braked = self.braked or braked(findings)
+        before, findings = self.watch.health, self.watch.add(row)
+        if any(finding.verdict == "STOP" for finding in findings):
+            self._stop(control)
         solved = any(finding.rule == "solved" for finding in findings)
-        if validated and self._agree(solved or self.braked)[0]:
+        if validated and self._agree(solved or self.watch.braked)[0]:
             self._end_early(state, control)
-        if state.global_step % TABLE_EVERY in (0, 1) or self.health is not before:
+        if state.global_step % TABLE_EVERY in (0, 1) or self.watch.health is not before:
             write_completions(self._trainer, self._folder / "completions", state.global_step)
         emit(step_line(state.global_step, state.max_steps, row))
         self._logged = time.monotonic()
@@ -172,9 +164,8 @@ class ProgressCallback(TrainerCallback):
         self._saved = now
         self._journal.add("saved", state.global_step, {"save": seconds})
 
-    def _stop(self, control: TrainerControl, finding: HealthFinding) -> None:
+    def _stop(self, control: TrainerControl) -> None:
         """End the training for good: it is not resumed."""
-        self._add_finding(finding)
         self.stopped = control.should_training_stop = True
         self.leaving = control.should_save = False
 
@@ -183,29 +174,24 @@ class ProgressCallback(TrainerCallback):
         if self.stopped or state.global_step >= state.max_steps:
             return
         emit(f"ends here: {state.max_steps - state.global_step} of {state.max_steps} steps are left out")
-        self.solved, control.should_training_stop = not self.braked, True
+        self.solved, control.should_training_stop = not self.watch.braked, True
         self.leaving = control.should_save = False
 
     @property
     def ending(self) -> str:
         """How the training ended, for the journal."""
-        ends = {"stopped": self.stopped, "braked": self.braked, "solved": self.solved}
+        ends = {"stopped": self.stopped, "braked": self.watch.braked, "solved": self.solved}
         return next((why for why, ended in ends.items() if ended), "done")
 
     @property
     def takes_back(self) -> bool:
         """Whether an earlier checkpoint is what the training leaves, and not the last weights."""
-        return self.stopped or self.braked or (self._plan.scorers is not None and self._scores.was_better)
+        return self.stopped or self.watch.braked or (self._plan.scorers is not None and self.watch.scores.was_better)
 
     def collapse(self, reason: str) -> None:
         """The policy cannot even be sampled from any more: to run again would end here again."""
-        self._add_finding(HealthFinding(verdict="STOP", rule="not_finite", step=self._at, reason=reason))
+        self.watch.keep(HealthFinding(verdict="STOP", rule="not_finite", step=self._at, reason=reason))
         self.stopped, self.leaving = True, False
-
-    def _add_finding(self, finding: HealthFinding) -> None:
-        known, self.health = self.health, sentinel.remember(self.health, (finding,))
-        if self.health is not known:
-            emit(f"{finding.verdict} at step {finding.step}: {finding.reason}")
 
     def _agree(self, *mine: bool) -> list[bool]:
         """What any rank says."""

@@ -1,16 +1,103 @@
-"""accelerate's settings for DDP, FSDP2 and ZeRO, and a check of what it runs. They are environment variables: only then
-accelerate opens the gloo group that FSDP2 needs besides NCCL to offload and to gather."""
+"""Several training processes. Those of one node are started together, ended together, and started again together after
+a crash; a gang of several nodes is started again by whoever placed it. accelerate's settings for DDP, FSDP2 and ZeRO
+are environment variables: only then it opens the gloo group that FSDP2 needs besides NCCL to offload and to gather."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import signal
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.recipe import Distribution
+from pipeline.training.journal import emit
 from pipeline.training.plan import TrainingPlan
+from pipeline.training.result import BLOCKED, NEVER_RETRY, PREEMPTED, InvalidPlan
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
+
+WORKER = (sys.executable, "-m", "pipeline.training")
+
+
+def needs_gang(plan: TrainingPlan) -> bool:
+    """Whether the plan's processes want ranks: several do, and one that runs FSDP2 or DeepSpeed."""
+    return plan.world_size > 1 or plan.training.distribution.strategy != "ddp"
+
+
+def run_gang(
+    plan_path: Path,
+    plan: TrainingPlan,
+    *,
+    max_restarts: int,
+    node_rank: int = 0,
+    master: str = "",
+    command: Sequence[str] = WORKER,
+) -> int:
+    """Run `command` PLAN in `plan.processes` processes with ranks, to the end; returns the node's exit code.
+
+    The code: 0 all are done; 143, 64 and 65 as those of `result.py`; else that of the first that failed (128 + n for
+    signal n). `master`: host:port of node 0, when the plan has several nodes. `max_restarts`: after crashes, of all
+    processes of a single node at once. SIGTERM and SIGINT go to every process, which has `plan.training.grace_s` until
+    SIGKILL. Call it in the main thread. Raises InvalidPlan for a node that is not the plan's, or no master.
+    """
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    if node_rank not in range(plan.nodes):
+        raise InvalidPlan(f"Node rank {node_rank} is none of the plan's {plan.nodes} nodes: number them from 0.")
+    if plan.nodes > 1 and not master:
+        raise InvalidPlan(f"The plan has {plan.nodes} nodes and no master: give the host:port of node 0.")
+    alone = plan.nodes == 1
+    config = LaunchConfig(
+        min_nodes=plan.nodes,
+        max_nodes=plan.nodes,
+        nproc_per_node=plan.processes,
+        run_id=plan.iteration,
+        role="trainer",
+        rdzv_backend="c10d" if alone else "static",
+        rdzv_endpoint="localhost:0" if alone else master,
+        rdzv_configs={} if alone else {"rank": node_rank},
+        local_addr="localhost" if alone else None,
+        max_restarts=0,  # torch's own restarts count a pre-emption as a crash
+        logs_specs=DefaultLogsSpecs(log_dir=os.devnull),
+        signals_to_handle="SIGTERM,SIGINT",
+        shutdown_timeout=max(1, int(plan.training.grace_s)),
+    )
+    os.environ["OMP_NUM_THREADS"] = str(plan.training.threads)  # torch hands its own environment on
+    if alone and sys.platform == "linux":
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # or gloo listens on whatever the host's name resolves to
+    restarts = max_restarts if alone else 0
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        while True:
+            try:
+                elastic_launch(config, command[0])(*command[1:], str(plan_path))
+                return 0
+            except ChildFailedError as error:
+                codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
+            code = exit_code(codes.values())
+            ended = ", ".join(f"rank {rank} with {status}" for rank, status in codes.items())
+            if code in (PREEMPTED, NEVER_RETRY, BLOCKED) or not restarts:
+                emit(f"ended: {ended}")
+                return code
+            emit(f"{ended}: starting all again, {restarts} restarts left")
+            restarts -= 1
+    except SignalException as error:
+        return 128 + error.sigval
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def exit_code(codes: Iterable[int]) -> int:
+    """The node's exit code from those of its failed ranks, first failure first; negative means a signal, as in Popen.
+    Those behind the first were mostly stopped because of it: with SIGTERM, so that their 143 is not a pre-emption."""
+    exit_codes = [128 - code if code < 0 else code for code in codes]
+    return next((code for code in (BLOCKED, NEVER_RETRY) if code in exit_codes), exit_codes[0])
 
 
 def environment(distribution: Distribution, *, on_gpu: bool, second_model: bool = False) -> dict[str, str]:
@@ -48,51 +135,24 @@ def environment(distribution: Distribution, *, on_gpu: bool, second_model: bool 
     return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in variables.items()}
 
 
-def trainer_arguments(world_size: int, *, on_gpu: bool) -> dict[str, Any]:
-    """What both TRL configs need to know of several processes; the rest is `environment`. Nothing for one process.
-    Activation checkpointing stays their `gradient_checkpointing`, one switch for every strategy."""
-    if world_size == 1:
-        return {}
-    return {
-        "ddp_find_unused_parameters": False,  # every trained weight takes part in every step
-        "ddp_backend": None if on_gpu else "gloo",
-    }
-
-
 def assert_distribution(accelerator: Accelerator, plan: TrainingPlan) -> None:
     """Raise ValueError unless accelerate runs what the plan says. Where it can't (FSDP2 without a GPU, settings that
     came too late) it trains as plain DDP and says nothing."""
-    distribution = plan.training.distribution
-    offloaded = {"ddp": (), "zero2": ("optimizer",)}.get(distribution.strategy, ("optimizer", "weights"))
-    wanted = _words(distribution.strategy, offloaded if distribution.cpu_offload else (), plan.world_size)
-    actual = _words(*_running(accelerator), accelerator.num_processes)
-    if wanted != actual:
-        raise ValueError(
-            f"The plan says {wanted}, but accelerate runs {actual} on {accelerator.device.type}. fsdp2, zero2 and "
-            f"zero3 need one GPU for each of the {plan.world_size} processes: give them, or set "
-            "training.distribution.strategy to ddp and launch the whole job again."
-        )
-
-
-def _words(strategy: str, offloaded: Iterable[str], processes: int) -> str:
-    """A strategy; `offloaded`: what lies in the host's memory."""
-    where = " and ".join(sorted(offloaded))
-    return f"{strategy}{f', {where} offloaded' if where else ''} over {processes} processes"
-
-
-def _running(accelerator: Accelerator) -> tuple[str, Iterable[str]]:
     from accelerate.utils import DistributedType
     from torch.distributed.fsdp import CPUOffloadPolicy
 
-    kind, state = accelerator.distributed_type, accelerator.state
-    if kind == DistributedType.FSDP:
-        assert state.fsdp_plugin is not None, "accelerate sets it with this type"
-        offloads = isinstance(state.fsdp_plugin.cpu_offload, CPUOffloadPolicy)
-        return f"fsdp{state.fsdp_plugin.fsdp_version}", ("optimizer", "weights") if offloads else ()
-    if kind == DistributedType.DEEPSPEED:
-        plugin = state.deepspeed_plugin
-        assert plugin is not None, "accelerate sets it with this type"
-        devices = {"optimizer": plugin.offload_optimizer_device, "weights": plugin.offload_param_device}
-        return f"zero{plugin.zero_stage}", [what for what, device in devices.items() if device == "cpu"]
-    ddp = kind in (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
-    return "ddp" if ddp else str(kind.value), ()
+    state, distribution = accelerator.state, plan.training.distribution
+    running, offloads = "ddp", False
+    if accelerator.distributed_type == DistributedType.FSDP and (fsdp := state.fsdp_plugin) is not None:
+        running, offloads = f"fsdp{fsdp.fsdp_version}", isinstance(fsdp.cpu_offload, CPUOffloadPolicy)
+    elif (zero := getattr(state, "deepspeed_plugin", None)) is not None:
+        running, offloads = f"zero{zero.zero_stage}", zero.offload_optimizer_device == "cpu"
+    wanted = distribution.strategy, distribution.cpu_offload, plan.world_size
+    if wanted != (running, offloads, accelerator.num_processes):
+        offloaded = ("", ", offloaded")
+        raise ValueError(
+            f"The plan says {wanted[0]}{offloaded[wanted[1]]} over {wanted[2]} processes, but accelerate runs {running}"
+            f"{offloaded[offloads]} over {accelerator.num_processes} processes on {accelerator.device.type}. fsdp2, zero2 and "
+            f"zero3 need one GPU for each of the {plan.world_size} processes: give them, or set "
+            "training.distribution.strategy to ddp and launch the whole job again."
+        )

@@ -14,8 +14,8 @@ from pipeline.rewards.custom import CustomScorer, CustomTask
 from pipeline.rewards.records import COMPONENTS, DOES_NOT_APPLY, Finding
 from pipeline.rewards.rules import measure
 from pipeline.rewards.verifiers import Grader, VerifierTask
-from pipeline.training.fresh_scores import FreshAnswer, FreshScores
 from pipeline.training.schedule import metadata_behind
+from pipeline.training.scorers import FreshAnswer, FreshScores
 from pipeline.training.texts import completion_statistics
 
 Messages = list[dict[str, str]]

@@ -2,19 +2,15 @@
 in docs/health.md. A rule is silent where its metric is absent."""
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 from pipeline.core.estimate import Z95
 from pipeline.recipe import Sentinel
+from pipeline.training.history import HELD_OUT, VALIDATIONS, MetricChange, MetricHistory, Row
 from pipeline.training.result import Health, HealthFinding, Verdict
 
-Row = Mapping[str, float]
 Said = tuple[Verdict, str] | None
 
-WINDOW = 5  # steps that a rule averages over: one bad batch stops nothing
-VALIDATIONS = 2  # held-out figures that are averaged: each is a mean over many answers already
 SOLVED = 0.9  # accuracy from which a task counts as solved, and groups that are all right are no failure
 MOST = 0.5  # share of groups without a gradient above which entropy is that of the few others
 ACCURACY_FLOOR = 0.5  # of the first accuracy; under it a training stops
@@ -30,127 +26,112 @@ ZERO_VARIANCE = 0.8  # share of groups without a gradient
 TRUNCATED = 0.2  # share of completions that are cut off at the length limit
 COMPONENT_SHARE = 0.7  # of the reward's variance, from one component other than correctness
 SAMPLING_GAP = 0.1  # mean |log-probability in vLLM - in the policy| in nats a token; bf16 alone makes about 0.01
-_HELD_OUT = "held_out/"
-_SCORE = "held_out/accuracy"
-_NO_GRADIENT = "frac_reward_zero_std"
-_COMPONENT = "component/"
-_REASON = "abstained/"
+BRAKES = ("answer_kl", "second_score")
+"""Rules that end a training early where an earlier checkpoint beat the start: that one is the candidate."""
+SAME_DISTANCE = "kl"
+"""Its limit on KL a token: of the same answers as `answer_kl`, so with a brake it is no other reason to stop."""
+SEVERITY: tuple[Verdict, ...] = ("PASS", "HOLD", "STOP")
+_SCORE, _NO_GRADIENT = "held_out/accuracy", "frac_reward_zero_std"
 _SECOND, _SILENT = "held_out/second_score", "held_out/second_abstained"
-_SCORERS = tuple(f"{_COMPONENT}{name}" for name in ("judge", "reward_model", "custom"))
-_SEVERITY: dict[Verdict, int] = {"PASS": 0, "HOLD": 1, "STOP": 2}
+_SCORERS = ("component/judge", "component/reward_model", "component/custom")
 
 
-class MetricChange(NamedTuple):
-    """A metric's mean at first and at last."""
+class HeldOutScores:
+    """The score that checkpoints are ranked by, at the start and at each validation since."""
 
-    name: str
-    first: float
-    last: float
+    def __init__(self, metric: str) -> None:
+        self._metric = metric
+        self._start: float | None = None
+        self._later: list[tuple[int, float | None]] = []
+
+    def add(self, row: Mapping[str, float]) -> None:
+        """Take the row of a step or of the start; one without a validation changes nothing."""
+        step, score = int(row.get("step", 0)), row.get(self._metric)
+        if "held_out/length" in row and step > 0:
+            self._later.append((step, score))
+        elif "held_out/length" in row:
+            self._start = score
 
     @property
-    def rise(self) -> float:
-        return self.last - self.first
+    def was_better(self) -> bool:
+        """Whether an earlier checkpoint has a score that the last weights do not pass."""
+        *earlier, last = [score for _, score in self._later] or [None]
+        scores = [score for score in earlier if score is not None]
+        return bool(scores) and (last is None or last <= max(scores))
 
     @property
-    def fall(self) -> float:
-        """As a share of what it was; 0 for what was nothing."""
-        return (self.first - self.last) / self.first if self.first > 0 else 0.0
+    def best(self) -> int | None:
+        """Step of the best checkpoint before the last validation, if it beat the start; of equal ones the first."""
+        ranked = [(score, -step) for step, score in self._later[:-1] if score is not None]
+        if self._start is None or not ranked or max(ranked)[0] <= self._start:
+            return None
+        return -max(ranked)[1]
 
-    def __str__(self) -> str:
-        return f"{self.name} went from {self.first:.3g} to {self.last:.3g}"
 
-
-class HealthMonitor:
+class HealthMonitor(MetricHistory):
     """The sentinel over a training as it goes: give it each row once. A row costs the same in a long history."""
 
-    def __init__(self, settings: Sentinel, answer_kl_stop: float | None = None) -> None:
-        """`answer_kl_stop`: KL to the base model in nats an answer that stops the training; None: no such limit."""
-        self.settings, self.answer_kl_stop = settings, answer_kl_stop
-        self.row: Row = {}
-        self._values: defaultdict[str, list[float]] = defaultdict(list)
-        self._rows = 0
+    def __init__(
+        self,
+        settings: Sentinel,
+        answer_kl_stop: float | None = None,
+        judged_by: str = _SCORE,
+        keeps_best: bool = False,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        """`answer_kl_stop`: KL to the base model in nats an answer that stops the training; None: no such limit.
+        `judged_by`: the metric that ranks checkpoints; `keeps_best`: the best one is on the disk. `say` hears each new
+        finding."""
+        self.settings, self.answer_kl_stop, self._keeps_best, self._say = settings, answer_kl_stop, keeps_best, say
+        self.scores = HeldOutScores(judged_by)
+        self.health = Health()
+        """The first finding of each rule and verdict, and the worst verdict."""
+        super().__init__()
 
     def add(self, row: Row) -> tuple[HealthFinding, ...]:
-        """What the rules say at this row."""
-        self.row, self._rows = row, self._rows + 1
-        for name, value in row.items():
-            if math.isfinite(value):
-                self._values[name].append(value)
-        step = int(row.get("step", self._rows))
+        """What the rules say at this row; it is kept in `health`."""
+        step = self.take(row)
+        self.scores.add(row)
         rules = RULES if step > self.settings.warm_up else {"not_finite": not_finite}
         results = ((name, rule(self)) for name, rule in rules.items())
-        return tuple(HealthFinding(verdict=it[0], rule=name, step=step, reason=it[1]) for name, it in results if it)
+        found = [HealthFinding(verdict=it[0], rule=name, step=step, reason=it[1]) for name, it in results if it]
+        findings = early_stop(found, self.scores.best if self._keeps_best else None)
+        self.keep(*findings)
+        return findings
 
-    def values(self, name: str) -> list[float]:
-        """A metric at every row that has it."""
-        return self._values.get(name, [])
+    def keep(self, *findings: HealthFinding) -> None:
+        """Take findings into `health`."""
+        known = {(finding.rule, finding.verdict) for finding in self.health.findings}
+        if new := tuple(each for each in findings if (each.rule, each.verdict) not in known):
+            kept = (*self.health.findings, *new)
+            worst = max(kept, key=lambda each: SEVERITY.index(each.verdict))
+            self.health = Health(verdict=worst.verdict, findings=kept)
+            for each in new:
+                self._say(f"{each.verdict} at step {each.step}: {each.reason}")
 
-    def first(self, name: str) -> float | None:
-        """Mean of the first window's values; of held-out metrics the first one, which is the base model's."""
-        values = self.values(name)
-        if name.startswith(_HELD_OUT):
-            return values[0] if values else None
-        return _mean(values[:WINDOW]) if len(values) >= WINDOW else None
-
-    def last(self, name: str) -> float | None:
-        """Mean of the last window's values, none of them among the first ones; None while they are few."""
-        values = self.values(name)
-        if name.startswith(_HELD_OUT):
-            return _mean(values[max(1, len(values) - VALIDATIONS) :]) if len(values) > 1 else None
-        enough = len(values) >= WINDOW + (WINDOW + 1) // 2
-        return _mean(values[max(WINDOW, len(values) - WINDOW) :]) if enough else None
-
-    def recent(self, name: str) -> list[float]:
-        """A whole window of the last values, the first ones too; none while they are fewer."""
-        values = self.values(name)
-        return values[-WINDOW:] if len(values) >= WINDOW else []
-
-    def latest(self, name: str) -> float | None:
-        """The last value; of held-out metrics it may be the base model's."""
-        return next(reversed(self.values(name)), None)
-
-    def level(self, name: str) -> float | None:
-        """Mean of the last values, for a metric with a limit of its own."""
-        if name.startswith(_HELD_OUT):
-            return self.last(name)
-        values = self.recent(name)
-        return _mean(values) if values else None
-
-    def changes(self, *names: str) -> list[MetricChange]:
-        """Of these metrics, those whose first and last values are known."""
-        known = ((name, self.first(name), self.last(name)) for name in names)
-        return [
-            MetricChange(name, first, last) for name, first, last in known if first is not None and last is not None
-        ]
-
-    def components(self) -> list[str]:
-        """Of the reward, those whose share may be too large."""
-        apart = {f"{_COMPONENT}correct"}
-        if self.values(_SECOND):  # nothing here can be checked: the scorers are what the reward is to be of
-            apart.update(_SCORERS)
-        return [name for name in self._values if name.startswith(_COMPONENT) and name not in apart]
+    @property
+    def braked(self) -> bool:
+        """Whether a brake ended the training early."""
+        return any(finding.rule in BRAKES and finding.verdict == "PASS" for finding in self.health.findings)
 
 
 def review(history: Sequence[Row], settings: Sentinel) -> Health:
-    """What the rules said at any row: the first finding of each rule and verdict, and the worst verdict."""
-    watch, health = HealthMonitor(settings), Health()
+    """What the rules said at any row of a whole training."""
+    watch = HealthMonitor(settings)
     for row in history:
-        health = remember(health, watch.add(row))
-    return health
+        watch.add(row)
+    return watch.health
 
 
-def remember(health: Health, latest_findings: Sequence[HealthFinding]) -> Health:
-    """The health with what was found since."""
-    known = {(finding.rule, finding.verdict) for finding in health.findings}
-    new = tuple(finding for finding in latest_findings if (finding.rule, finding.verdict) not in known)
-    if not new:
-        return health
-    findings = (*health.findings, *new)
-    worst = max(findings, key=lambda finding: _SEVERITY[finding.verdict])
-    return Health(verdict=worst.verdict, findings=findings)
-
-
-Rule = Callable[[HealthMonitor], Said]
+def early_stop(findings: Sequence[HealthFinding], best: int | None) -> tuple[HealthFinding, ...]:
+    """The findings of a row. A stop by brakes alone is an early stop where the checkpoint of step `best` beat the
+    start: then they are notes. None: there is none to keep."""
+    stops = {finding.rule for finding in findings if finding.verdict == "STOP"}
+    if best is None or not stops.intersection(BRAKES) or stops - {*BRAKES, SAME_DISTANCE}:
+        return tuple(findings)
+    kept = f"ends here, the checkpoint of step {best} stays"
+    notes = {each: each.model_copy(update={"verdict": "PASS", "reason": f"{each.reason}: {kept}"}) for each in findings}
+    return tuple(notes[each] if each.verdict == "STOP" else each for each in findings)
 
 
 def not_finite(watch: HealthMonitor) -> Said:
@@ -160,8 +141,8 @@ def not_finite(watch: HealthMonitor) -> Said:
 
 def unscored(watch: HealthMonitor) -> Said:
     if watch.row.get("abstained") == 1.0:
-        reasons = {name: share for name, share in watch.row.items() if name.startswith(_REASON)}
-        why = f": {max(reasons, key=lambda name: reasons[name]).removeprefix(_REASON)}" if reasons else ""
+        reasons = {name: share for name, share in watch.row.items() if name.startswith("abstained/")}
+        why = f": {max(reasons, key=lambda name: reasons[name]).removeprefix('abstained/')}" if reasons else ""
         return "STOP", f"no completion of the step has a reward{why}"
     return _over(watch, ABSTAINED, "abstained")
 
@@ -176,11 +157,6 @@ def no_gradient(watch: HealthMonitor) -> Said:
     return "STOP", f"loss and gradient were exactly 0 for {len(norms)} steps"
 
 
-def accuracy_collapse(watch: HealthMonitor) -> Said:
-    accuracy = _fallen(watch, 1 - ACCURACY_FLOOR, ACCURACY_NOISE)
-    return ("STOP", str(accuracy)) if accuracy else None
-
-
 def reward_diverges(watch: HealthMonitor) -> Said:
     """Over-optimisation (arXiv 2210.10760): HOLD at half of the fall that counts, STOP at all of it."""
     enough = REWARD_RISE * (watch.first("reward_std") or 0.0)
@@ -191,7 +167,7 @@ def reward_diverges(watch: HealthMonitor) -> Said:
 
 def kl(watch: HealthMonitor) -> Said:
     for name in ("held_out/kl", "kl"):
-        far = watch.latest(name) if name.startswith(_HELD_OUT) else watch.level(name)
+        far = watch.latest(name) if name.startswith(HELD_OUT) else watch.level(name)
         if far is not None and far > watch.settings.kl_hold:
             reason = f"{name} is {far:.2f} a token from the base model"
             return ("STOP", reason) if far > watch.settings.kl_stop else _suspect(watch, reason)
@@ -268,15 +244,17 @@ def _over(watch: HealthMonitor, limit: float, *names: str) -> Said:
 
 def _changed(watch: HealthMonitor, name: str, over: Callable[[MetricChange], bool], live: str = "") -> Said:
     """A metric of the held-out answers, or of a step's own (`live`: its name there)."""
-    changes = watch.changes(f"{_HELD_OUT}{name}", live or f"text/{name}")
+    changes = watch.changes(f"{HELD_OUT}{name}", live or f"text/{name}")
     return next((_suspect(watch, str(change)) for change in changes if over(change)), None)
 
 
-RULES: dict[str, Rule] = {
+RULES: dict[str, Callable[[HealthMonitor], Said]] = {
     "not_finite": not_finite,
     "unscored": unscored,
     "no_gradient": no_gradient,
-    "accuracy_collapse": accuracy_collapse,
+    "accuracy_collapse": lambda watch: (
+        ("STOP", str(fell)) if (fell := _fallen(watch, 1 - ACCURACY_FLOOR, ACCURACY_NOISE)) else None
+    ),
     "reward_diverges": reward_diverges,
     "kl": kl,
     "answer_kl": answer_kl,
@@ -299,7 +277,7 @@ RULES: dict[str, Rule] = {
     "grad_norm": grad_norm,
     "sampling_gap": lambda watch: _over(watch, SAMPLING_GAP, "sampling/sampling_logp_difference/mean"),
     "one_component": lambda watch: _unexplained(
-        watch, _over(watch, COMPONENT_SHARE, *watch.components()), (watch.latest(_SCORE) or 0.0) >= SOLVED
+        watch, _over(watch, COMPONENT_SHARE, *_components(watch)), (watch.latest(_SCORE) or 0.0) >= SOLVED
     ),
     "solved": solved,
 }
@@ -344,6 +322,8 @@ def _fallen(watch: HealthMonitor, share: float, noise: float) -> MetricChange | 
     return accuracy
 
 
-def _mean(values: Sequence[float]) -> float:
-    """Unlike `fmean` it raises nothing on numbers near the largest."""
-    return sum(values) / len(values)
+def _components(watch: HealthMonitor) -> list[str]:
+    """Of the reward, those whose share may be too large. Where nothing can be checked, the scorers are what the reward
+    is to be of."""
+    apart = {"component/correct", *(_SCORERS if watch.values(_SECOND) else ())}
+    return [name for name in watch.names() if name.startswith("component/") and name not in apart]

@@ -20,7 +20,7 @@ from pipeline.recipe import Validation
 from pipeline.recipe.rewards import VerifierKind
 from pipeline.rewards.records import Finding
 from pipeline.rewards.verifiers import Grader, VerifierTask
-from pipeline.training.fresh_scores import FreshAnswer
+from pipeline.training.scorers import FreshAnswer
 from pipeline.training.texts import completion_statistics
 
 BATCH = 128

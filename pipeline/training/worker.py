@@ -29,16 +29,16 @@ from pipeline.training.callback import ProgressCallback, is_measured
 from pipeline.training.checkpoints import Checkpointer, only_writer
 from pipeline.training.checkpoints.manifest import Origin
 from pipeline.training.distribution import assert_distribution, environment
-from pipeline.training.export import export, take_back
-from pipeline.training.fresh_scores import FreshScores, open_scores, spending_in
 from pipeline.training.journal import TrainingJournal, emit, read_journal
 from pipeline.training.methods import MethodTrainer, trainer_of
+from pipeline.training.methods.builder import load_tokenizer
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import BLOCKED_WORDS, PREEMPTED, InvalidPlan, TrainingBlocked, TrainingResult
 from pipeline.training.reward_function import RewardFunction
 from pipeline.training.schedule import metadata_by_prompt
-from pipeline.training.setup import PlanSetup, load_tokenizer
+from pipeline.training.scorers import FreshScores, open_scores, spending_in
 from pipeline.training.validation import Validator, read_held_out
+from pipeline.training.weights import export, take_back
 
 NO_DISTRIBUTION = "probability tensor contains"
 """torch's words when it is to sample from numbers that overflowed: finite weights can do that."""
@@ -72,9 +72,9 @@ def work(plan: TrainingPlan, folder: Path, started_at: float, attempt: int = 0) 
             stops = stop_ids(plan.base.uri, tokenizer)
             metadata = metadata_by_prompt(plan.data) if custom is not None else {}
             reward = RewardFunction(plan.rewards, check, custom, scores, stops, metadata)
-            builder = trainer_of(PlanSetup(plan, folder, reward))
+            builder = trainer_of(plan, folder, reward)
             arguments = builder.arguments()
-            builder.setup.check_prompts()
+            builder.check_prompts()
         except (TypeError, ValueError, OSError, TemplateError) as error:  # settings, tokenizer, template, data
             raise InvalidPlan(f"{type(error).__name__}: {error}") from error
         emit(f"{method.title} of {plan.base.uri}, {method.steps} steps, {plan.world_size} process(es)")
@@ -96,7 +96,7 @@ def run(
     """Train to the end from the newest complete checkpoint, export, and return the result (None on all ranks but 0).
     `fence` raises for an attempt that was replaced; it is asked before anything is published. `scores`: of the plan's
     scorers."""
-    plan, folder = builder.setup.plan, builder.setup.folder
+    plan, folder = builder.plan, builder.folder
     first = PartialState().is_main_process
     journal = TrainingJournal(folder / layout.JOURNAL_FILE if first else None)
     keeper = None
@@ -150,10 +150,10 @@ def run(
         read_journal(folder / layout.JOURNAL_FILE),
         checkpoint,
         metrics=tuple({name: float(value) for name, value in row.items()} for row in history),
-        health=progress.health,
+        health=progress.watch.health,
         judge_tokens=tokens,
         judge_usd=usd,
-        untrained_steps=trainer.state.max_steps - checkpoint.step if progress.solved or progress.braked else 0,
+        untrained_steps=trainer.state.max_steps - checkpoint.step if progress.solved or progress.watch.braked else 0,
     )
 
 
@@ -161,13 +161,10 @@ def _build(
     builder: MethodTrainer, arguments: transformers.TrainingArguments, progress: ProgressCallback
 ) -> transformers.Trainer:
     """The method's trainer over the base model. Raises InvalidPlan for what does not go together."""
-    setup = builder.setup
-    transformers.set_seed(setup.plan.training.seed)  # the adapter's random start
+    transformers.set_seed(builder.plan.training.seed)  # the adapter's random start
     try:
         trainer = builder.trainer(arguments, [progress])
-        assert_distribution(trainer.accelerator, setup.plan)
-        setup.check_rows(trainer)
-        setup.keep_adapter_precision(trainer)
+        assert_distribution(trainer.accelerator, builder.plan)
     except (TypeError, ValueError) as error:  # PEFT's, TRL's and our own words
         raise InvalidPlan(f"{type(error).__name__}: {error}") from error
     # It prints every metric; ProgressCallback says what a person reads.

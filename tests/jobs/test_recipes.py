@@ -188,10 +188,9 @@ def test_a_step_splits_over_the_devices(name: str) -> None:
 def test_trl_takes_it(name: str, figures: dict[str, Any], plan: TrainingPlan, tmp_path: Path) -> None:
     from pipeline.training.methods import trainer_of
     from pipeline.training.reward_function import RewardFunction
-    from pipeline.training.setup import PlanSetup
 
-    setup = PlanSetup(plan, tmp_path, RewardFunction(plan.rewards, check=lambda tasks: []))
-    built: Any = trainer_of(setup).arguments()
+    reward = RewardFunction(plan.rewards, check=lambda tasks: [])
+    built: Any = trainer_of(plan, tmp_path, reward).arguments()
     assert {key: getattr(built, key) for key in figures} == figures
 
 

@@ -239,8 +239,8 @@ class Mirror(MirrorFolder):
 
 
 class Uploads:
-    """Uploads during the training: one thread, and the newest checkpoint replaces one that waits. No step waits for it,
-    and no error of it stops a training."""
+    """Uploads during the training: one thread, which claims the mirror for this attempt. The newest checkpoint replaces
+    one that waits. No step waits for it, and no error of it stops a training."""
 
     def __init__(self, mirror: Mirror, settings: Checkpoints, say: Callable[[str], None]) -> None:
         self._mirror, self._settings, self._say = mirror, settings, say
@@ -280,6 +280,12 @@ class Uploads:
             self._changed.notify_all()
 
     def _work(self) -> None:
+        try:
+            self._mirror.claim()
+            if self._mirror.is_closed():
+                self._stop()
+        except Exception as error:  # the boundary of fsspec: each backend raises its own exceptions
+            self._say(f"the mirror {self._mirror.uri} cannot be written to yet ({type(error).__name__}: {error})")
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._closed or self._waiting is not None)
@@ -300,7 +306,7 @@ class Uploads:
             manifest = read(folder, mirror.origin)
             up = mirror.put(folder, manifest)
             mirror.retain(manifest.step, self._settings) if up else self._stop()
-        except Exception as error:  # the boundary of fsspec: each backend raises its own exceptions
+        except Exception as error:  # the same boundary
             what = "in the mirror, where older ones were not cleared" if up else "not in the mirror"
             self._say(f"checkpoint {folder.name} is {what} ({type(error).__name__}: {error}); the next one tries again")
         return up

@@ -17,7 +17,6 @@ from pipeline.core import layout
 from pipeline.core.model_files import adapter_config
 from pipeline.core.processes import Child
 from pipeline.core.storage import CheckpointRef, write_atomically
-from pipeline.training import sentinel
 from pipeline.training.account import result_of
 from pipeline.training.checkpoints import Superseded
 from pipeline.training.journal import Kind, MetricsLog, TrainingJournal, read_journal, read_rows, step_line
@@ -45,7 +44,8 @@ from pipeline.training.nemo.render import (
     workspace,
 )
 from pipeline.training.plan import TrainingPlan
-from pipeline.training.result import PREEMPTED, Health, TrainingResult
+from pipeline.training.result import PREEMPTED, TrainingResult
+from pipeline.training.sentinel import HealthMonitor
 from pipeline.training.weights import publish_weights
 
 KILL_AFTER_S = 10.0
@@ -77,7 +77,7 @@ def run(
         checkpoint = export(plan, saved, folder, step, checkout, python)
     attempt.journal.add("ended", step, why="stopped" if attempt.stopped else "done")
     events = read_journal(folder / layout.JOURNAL_FILE)
-    return result_of(plan, events, checkpoint, metrics=tuple(attempt.rows), health=attempt.health)
+    return result_of(plan, events, checkpoint, metrics=tuple(attempt.rows), health=attempt.watch.health)
 
 
 def prepare(plan: TrainingPlan, folder: Path, checkout: Path) -> Path:
@@ -119,16 +119,16 @@ class _Attempt:
         self._log, logged = MetricsLog(metrics), read_rows(metrics)[0] if self.reached else []
         before = [row for row in logged if row.step <= self.ours(self.reached)]  # what the checkpoint has gone through
         self.rows: list[Row] = [{"step": float(row.step), **row.metrics} for row in before]
-        self._watch, self.health = sentinel.HealthMonitor(plan.training.sentinel), Health()
+        self.watch = HealthMonitor(plan.training.sentinel, say=say)
         for row in self.rows:
-            self.health = sentinel.remember(self.health, self._watch.add(row))
+            self.watch.add(row)
         self._output = Output(self.reached)
         self._begun = self._preempted = False
         self._child: Child | None = None
 
     @property
     def stopped(self) -> bool:
-        return self.health.verdict == "STOP"
+        return self.watch.health.verdict == "STOP"
 
     def ours(self, step: int) -> int:
         """A step of NeMo RL in optimizer steps."""
@@ -206,10 +206,7 @@ class _Attempt:
         self.rows.append(row)
         self._log.add(row)
         self._say(step_line(step, self._method.steps, row))
-        findings = self._watch.add(row)
-        self.health = sentinel.remember(self.health, findings)
-        for finding in findings:
-            self._say(f"{finding.verdict} at step {finding.step}: {finding.reason}")
+        self.watch.add(row)
         if self.stopped and self._child is not None:
             self._child.end()
 

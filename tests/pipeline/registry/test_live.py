@@ -17,7 +17,7 @@ from pipeline.core import layout
 from pipeline.core.iteration import Iteration, identify
 from pipeline.core.storage import DatasetRef, ModelRef, Store
 from pipeline.registry import live
-from pipeline.registry.live import LiveMetrics
+from pipeline.registry.live import MetricsSender
 from pipeline.registry.runs import MlflowAddresses, metrics_file
 from pipeline.rollout.record import JudgedCandidate
 from pipeline.training.journal import MetricsLog, TrainingJournal, read_rows
@@ -60,7 +60,7 @@ class Training:
 
     def sent(self, log: Any) -> Any:
         tags = {"mlflow.user": "ann"}
-        return LiveMetrics(lambda: MlflowAddresses(self.url), self.store, self.iteration, tags, log)
+        return MetricsSender(lambda: MlflowAddresses(self.url), self.store, self.iteration, tags, log)
 
     def runs(self) -> list[Any]:
         experiment = self.client.get_experiment_by_name(self.iteration.model_name)

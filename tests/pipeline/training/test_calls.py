@@ -11,8 +11,8 @@ from pipeline.core.chat_template import rendered, rendered_answer
 from pipeline.recipe import Checkpoints, Validation
 from pipeline.recipe.methods import METHODS
 from pipeline.training.methods.answers import tokenised
+from pipeline.training.methods.builder import load_tokenizer
 from pipeline.training.result import NEVER_RETRY
-from pipeline.training.setup import load_tokenizer
 from tests.fork_server import ForkServer, result_of
 from tests.pipeline.core.tool_models import tool_model
 from tests.pipeline.training.plans import DPO_SETTINGS, GRPO_SETTINGS, KTO_SETTINGS, SFT_SETTINGS, folder, make_plan

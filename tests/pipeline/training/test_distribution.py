@@ -2,7 +2,6 @@
 
 import itertools
 import os
-from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +12,7 @@ from accelerate.utils.fsdp_utils import fsdp2_prepare_auto_wrap_policy
 
 from pipeline.demo import MODEL_DIR
 from pipeline.recipe import Distribution, Training
-from pipeline.training.distribution import assert_distribution, environment, trainer_arguments
+from pipeline.training.distribution import assert_distribution, environment
 from pipeline.training.plan import TrainingPlan
 
 DDP = Distribution()
@@ -87,11 +86,3 @@ def test_fsdp_gathers_full_weights_and_wraps_decoder_layers(exported: Any) -> No
     policy = fsdp2_prepare_auto_wrap_policy(plugin, model)
     assert policy is not None
     assert [module for module in model.modules() if policy(module)] == layers
-
-
-def test_trainers_take_the_arguments_of_several_processes() -> None:
-    from trl import DPOConfig, GRPOConfig
-
-    for config in (DPOConfig, GRPOConfig):
-        assert {field.name for field in fields(config)} >= set(trainer_arguments(2, on_gpu=False))
-    assert trainer_arguments(1, on_gpu=False) == {}

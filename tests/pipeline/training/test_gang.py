@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pipeline.recipe import Distribution, Training
-from pipeline.training.gang import exit_code, needed, run
+from pipeline.training.distribution import exit_code, needs_gang, run_gang
 from pipeline.training.plan import TrainingPlan
 from tests.ports import held_port
 from tests.processes import is_alive
@@ -89,11 +89,11 @@ import sys
 from pathlib import Path
 
 from tests.pipeline.training.test_gang import command, plan
-from pipeline.training.gang import run
+from pipeline.training.distribution import run_gang
 
 path, nodes, master = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 chosen = plan(nodes=nodes, processes=2 // nodes)
-sys.exit(run(path, chosen, max_restarts=1, node_rank=nodes - 1, master=master, command=command(path.parent)))
+sys.exit(run_gang(path, chosen, max_restarts=1, node_rank=nodes - 1, master=master, command=command(path.parent)))
 """
 """The last node of a gang, in a process of its own."""
 
@@ -124,7 +124,7 @@ def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int
 
     def launched(*ranks: Sequence[object], max_restarts: int = 0, master: str = "", **changes: Any) -> int:
         path = script(tmp_path, *ranks)
-        return run(path, plan(**changes), max_restarts=max_restarts, master=master, command=command(tmp_path))
+        return run_gang(path, plan(**changes), max_restarts=max_restarts, master=master, command=command(tmp_path))
 
     return launched
 
@@ -168,7 +168,7 @@ def test_node_exits_with_the_first_failure_or_with_never_retry(codes: list[int],
 )
 def test_one_process_needs_ranks_only_for_deepspeed_and_fsdp(processes: int, strategy: str, expected: bool) -> None:
     distribution = Distribution.model_validate({"strategy": strategy})
-    assert needed(plan(processes=processes, distribution=distribution)) is expected
+    assert needs_gang(plan(processes=processes, distribution=distribution)) is expected
 
 
 @pytest.mark.slow
@@ -239,4 +239,4 @@ def test_nodes_meet_at_the_master_and_never_restart_alone(launch: Callable[..., 
 )
 def test_a_node_that_is_not_of_the_plan_is_refused(tmp_path: Path, node_rank: int, master: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        run(tmp_path / "plan.json", plan(nodes=2), max_restarts=0, node_rank=node_rank, master=master)
+        run_gang(tmp_path / "plan.json", plan(nodes=2), max_restarts=0, node_rank=node_rank, master=master)

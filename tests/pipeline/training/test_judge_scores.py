@@ -8,7 +8,7 @@ import pytest
 from pipeline.recipe.rewards import Judge
 from pipeline.rewards.judge import Endpoint, open_judge
 from pipeline.rewards.records import Finding
-from pipeline.training.fresh_scores import FreshAnswer, JudgeScores, budget_of, spending_in
+from pipeline.training.scorers import FreshAnswer, JudgeScores, budget_of, spending_in
 from tests.pipeline.rewards.judge.endpoint import Answer, Request, Said, Server, always, in_turn, scored, serving
 from tests.pipeline.training.scored_plans import rubric
 

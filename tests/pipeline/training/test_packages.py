@@ -4,8 +4,8 @@ import pytest
 
 from pipeline.recipe import Distribution, Lora, Training
 from pipeline.recipe.methods import DPO
-from pipeline.training import packages
-from pipeline.training.packages import missing_packages
+from pipeline.training import launch
+from pipeline.training.launch import missing_packages
 from tests.contexts import recipe_of
 
 OFFLOADED = Training(distribution=Distribution(strategy="zero2", cpu_offload=True))
@@ -26,8 +26,8 @@ def test_packages_of_the_extra_gpu_are_named_with_the_way_round(training: Traini
 
 
 def test_an_optimizer_in_the_hosts_memory_wants_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packages, "_is_installed", lambda package: True)
-    monkeypatch.setattr(packages, "COMPILER", "no-such-compiler")
+    monkeypatch.setattr(launch, "_is_installed", lambda package: True)
+    monkeypatch.setattr(launch, "COMPILER", "no-such-compiler")
     (line,) = missing_packages(recipe_of(training=OFFLOADED), [DPO()])
     assert "there is no no-such-compiler on PATH" in line and "cpu_offload to false" in line
     sharded = Training(distribution=Distribution(strategy="zero2"))

@@ -16,10 +16,9 @@ from transformers.integrations.deepspeed import (
 )
 
 from pipeline.demo import MODEL_DIR
-from pipeline.recipe import Lora
 from pipeline.training.callback import finite
-from pipeline.training.export import take_back
-from pipeline.training.setup import PlanSetup
+from pipeline.training.methods.builder import keep_adapter_precision
+from pipeline.training.weights import take_back
 from tests.pipeline.training.plans import folder, make_plan
 
 CONFIG = LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
@@ -40,12 +39,10 @@ def precisions(model: Any, *, trained: bool) -> set[torch.dtype]:
     return {weight.dtype for weight in model.parameters() if weight.requires_grad == trained}
 
 
-def test_adapters_of_a_quantised_base_are_trained_in_fp32(tmp_path: Path) -> None:
-    _, plan = make_plan(tmp_path, lora=Lora(quantise="nf4"))
+def test_adapters_of_a_quantised_base_are_trained_in_fp32() -> None:
     model = with_adapter(torch.bfloat16)
     assert precisions(model, trained=True) == {torch.bfloat16}
-    trainer: Any = SimpleNamespace(model=model)
-    PlanSetup(plan, tmp_path, reward=None).keep_adapter_precision(trainer)  # type: ignore[arg-type]
+    keep_adapter_precision(model)
     assert precisions(model, trained=True) == {torch.float32}
     assert precisions(model, trained=False) == {torch.bfloat16}
 

@@ -15,9 +15,9 @@ from pipeline.recipe.custom import located
 from pipeline.recipe.methods import GRPO
 from pipeline.recipe.rewards import RewardModelSettings, Weights
 from pipeline.rewards.reward_model.records import RewardModelReport
-from pipeline.training.fresh_scores import spending_in
 from pipeline.training.journal import read_rows
 from pipeline.training.result import NEVER_RETRY
+from pipeline.training.scorers import spending_in
 from tests.fork_server import ForkServer, result_of
 from tests.pipeline.rewards.functions import write_function
 from tests.pipeline.rewards.judge.endpoint import Request, Said, Server, parts, scored, serving
@@ -175,8 +175,8 @@ def test_over_optimisation_is_stopped_by_the_second_scorer(tmp_path: Path, fork_
 
 def test_an_unended_completion_is_worth_nothing_to_anybody(tmp_path: Path) -> None:
     from pipeline.rewards.records import Finding
-    from pipeline.training.fresh_scores import FreshAnswer, FreshScores
     from pipeline.training.reward_function import RewardFunction
+    from pipeline.training.scorers import FreshAnswer, FreshScores
 
     shown: list[str] = []
 

@@ -13,7 +13,7 @@ from pipeline.demo import MODEL_DIR
 from pipeline.recipe import Distribution, Lora
 from pipeline.recipe.methods import MethodName
 from pipeline.selection.cost import parameters
-from pipeline.training.packages import COMPILER
+from pipeline.training.launch import COMPILER
 from pipeline.training.result import TrainingResult
 from tests.fork_server import ForkServer, result_of
 from tests.pipeline.training.plans import GRPO_SETTINGS, folder, make_plan

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.recipe.methods import GRPO
-from pipeline.training.methods.group_trainer import leave_one_out
+from pipeline.training.methods.trl_trainers import leave_one_out
 from tests.fork_server import ForkServer, result_of
 from tests.pipeline.training.plans import folder, make_plan
 

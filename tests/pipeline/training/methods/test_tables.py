@@ -1,36 +1,32 @@
 """Methods of tables: balance of the two kinds of thumbs, what is refused, what a step takes."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from pipeline.core.storage import model_ref
+from pipeline.demo import MODEL_DIR
+from pipeline.recipe import Training
 from pipeline.recipe.methods import KTO, SFT, Method
 from pipeline.training.methods import trainer_of
 from pipeline.training.methods.answers import TokenisedAnswers
+from pipeline.training.methods.builder import MethodTrainer
 
 
-class Setup(SimpleNamespace):
-    """As much of a PlanSetup as arguments ask for, on one device."""
-
-    def shared_arguments(self) -> dict[str, Any]:
-        return {"output_dir": "trl", "use_cpu": True, "bf16": False}
-
-    def batch_arguments(self, trainer_args: dict[str, Any], examples: int) -> dict[str, int]:
-        size = trainer_args.get("per_device_train_batch_size", examples)
-        return {"per_device_train_batch_size": size, "gradient_accumulation_steps": examples // size}
-
-    def rows(self, columns: tuple[str, ...]) -> dict[str, list[bool]]:
-        return {"label": [True, True, True, False]}
-
-    def context(self) -> int:
-        return 256
-
-
-def arguments(method: Method) -> Any:
-    setup: Any = Setup(plan=SimpleNamespace(trained_by=lambda: method))
-    return trainer_of(setup).arguments()
+def arguments(method: Method, monkeypatch: pytest.MonkeyPatch) -> Any:
+    plan: Any = SimpleNamespace(
+        trained_by=lambda: method,
+        data=SimpleNamespace(rows=4),
+        world_size=1,
+        training=Training(),
+        base=model_ref(MODEL_DIR),
+    )
+    labels: Any = {"label": [True, True, True, False]}
+    monkeypatch.setattr(MethodTrainer, "rows", lambda self, columns: labels)
+    return trainer_of(plan, Path("run"), reward=None).arguments()  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("up", "down"), [(50, 50), (90, 10), (10, 90), (150, 750)])
@@ -53,18 +49,18 @@ def test_one_kind_of_thumbs_is_refused(labels: list[bool]) -> None:
         KTO().usable([{"label": label} for label in labels])
 
 
-def test_a_device_with_one_row_at_once_is_refused() -> None:
+def test_a_device_with_one_row_at_once_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValidationError, match="batch_size"):
         KTO(batch_size=1)
     with pytest.raises(ValueError, match="two rows and more at once on a device"):
-        arguments(KTO(trainer_args={"per_device_train_batch_size": 1}))
+        arguments(KTO(trainer_args={"per_device_train_batch_size": 1}), monkeypatch)
 
 
-def test_arguments_are_those_of_the_recipe() -> None:
-    found = arguments(KTO(beta=0.3, loss_type="apo_zero_unpaired"))
-    assert (found.beta, found.loss_type, found.max_length) == (0.3, "apo_zero_unpaired", 256)
+def test_arguments_are_those_of_the_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = arguments(KTO(beta=0.3, loss_type="apo_zero_unpaired"), monkeypatch)
+    assert (found.beta, found.loss_type, found.max_length) == (0.3, "apo_zero_unpaired", 1024)
     assert (found.desirable_weight * 3, found.train_sampling_strategy) == (found.undesirable_weight, "sequential")
-    other = arguments(SFT(loss_type="dft"))
+    other = arguments(SFT(loss_type="dft"), monkeypatch)
     assert (other.loss_type, other.max_length, other.train_sampling_strategy) == ("dft", None, "sequential")
 
 

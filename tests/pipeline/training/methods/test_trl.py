@@ -10,8 +10,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.kto_trainer import KTOTrainer
 from trl.trainer.sft_trainer import SFTTrainer
 
-from pipeline.training.methods.group_trainer import GroupTrainer
-from pipeline.training.methods.thumb_trainer import ThumbTrainer
+from pipeline.training.methods.trl_trainers import GroupTrainer, ThumbTrainer
 
 PARAMETERS = {
     "_generate_single_turn": ["self", "prompt_ids", "images", "multimodal_fields", "num_generations"],

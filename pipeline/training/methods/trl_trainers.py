@@ -1,5 +1,6 @@
-"""TRL's GRPOTrainer with dynamic sampling (DAPO, arXiv 2503.14476, section 3.2; replacements come from the plan's
-prompts, not from a stream), the leave-one-out baseline and the split of a step's time."""
+"""TRL's KTOTrainer over tokenised rows, and its GRPOTrainer with dynamic sampling (DAPO, arXiv 2503.14476, section 3.2;
+replacements come from the plan's prompts, not from a stream), the leave-one-out baseline and the split of a step's
+time."""
 
 from __future__ import annotations
 
@@ -9,12 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from trl.trainer.grpo_trainer import GRPOTrainer
+from trl.trainer.kto_trainer import KTOTrainer
 
 from pipeline.recipe.methods import GRPO
 from pipeline.training.rates import Tokens
 
 if TYPE_CHECKING:
-    from pipeline.training.setup import PlanSetup
+    from pipeline.training.methods.builder import MethodTrainer
 
 Row = dict[str, Any]
 Drawn = tuple[Any, ...]
@@ -37,9 +39,9 @@ class Group(NamedTuple):
 class GroupTrainer(GRPOTrainer):
     """Overrides five methods that TRL keeps to itself; tests/pipeline/training/methods/test_trl.py holds signatures."""
 
-    def __init__(self, *args: Any, settings: GRPO, setup: PlanSetup, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, settings: GRPO, builder: MethodTrainer, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._settings, self._setup = settings, setup
+        self._settings, self._clock, self._reward = settings, builder.clock, builder.reward
         self._size = settings.num_generations
         self._ready: Drawn | None = None
         self._counted = {"generated": 0.0, "scored": 0.0}
@@ -53,19 +55,19 @@ class GroupTrainer(GRPOTrainer):
             )
 
     def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
-        with self._setup.clock.span("generate"):
+        with self._clock.span("generate"):
             output = super()._generate_single_turn(*args, **kwargs)
         self._counted["generated"] += sum(map(len, output[0]))
         return output
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Any:
-        with self._setup.clock.span("reward"):
+        with self._clock.span("reward"):
             return super()._calculate_rewards(*args, **kwargs)
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
         if torch.is_grad_enabled():  # the update's own forward pass
             return super()._get_per_token_logps_and_entropies(*args, **kwargs)
-        with self._setup.clock.span("logprobs"):
+        with self._clock.span("logprobs"):
             return super()._get_per_token_logps_and_entropies(*args, **kwargs)
 
     def _generate(self, prompts: list[Any]) -> Drawn:
@@ -79,7 +81,7 @@ class GroupTrainer(GRPOTrainer):
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
         self._count(output)
         if self._settings.baseline == "leave_one_out":
-            factors = leave_one_out(self._setup.reward.last, self._size)
+            factors = leave_one_out(self._reward.last, self._size)
             output["advantages"] = output["advantages"] * torch.tensor(factors, device=output["advantages"].device)
         return output
 
@@ -120,9 +122,9 @@ class GroupTrainer(GRPOTrainer):
         """Generate for rows that come in groups, and say which groups are mixed."""
         drawn: Any = super()._generate([row["prompt"] for row in rows])
         prompt_ids, completion_ids, masks, completions, logprobs, more, *_ = drawn
-        with self._setup.clock.span("reward"):
+        with self._clock.span("reward"):
             texts = more.get("text") or [messages[-1]["content"] for messages in completions]
-            rewards = self._setup.reward.rewards(texts, rows, completion_ids, more.get("turns", ()))
+            rewards = self._reward.rewards(texts, rows, completion_ids, more.get("turns", ()))
         columns, groups = (prompt_ids, completion_ids, masks, completions, logprobs), list[Group]()
         for at in range(0, len(rows), self._size):
             part = slice(at, at + self._size)
@@ -152,3 +154,20 @@ def leave_one_out(rewards: Sequence[float | None], size: int) -> list[float]:
         scorable = sum(reward is not None for reward in rewards[at : at + size])
         factors += [scorable / (scorable - 1) if scorable > 1 else 1.0] * size
     return factors
+
+
+REFERENCE_POINT = "reference_point"
+
+
+class ThumbTrainer(KTOTrainer):
+    """Overrides one method that TRL keeps to itself. TRL logs KTO's reference point z0, in nats an answer, as `kl`,
+    which other trainers log in nats a token: here it is `reference_point`."""
+
+    def _prepare_dataset(self, dataset: Any, processing_class: Any, args: Any, dataset_name: str) -> Any:
+        return dataset
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        for metrics in self._metrics.values():
+            if "kl" in metrics:
+                metrics[REFERENCE_POINT] = metrics.pop("kl")
+        super().log(logs, start_time)

@@ -1,4 +1,4 @@
-"""What every method's trainer is built from: base model, tokenizer, rows, shared arguments, and the checks of them."""
+"""What every method's trainer is built from: base model, tokenizer, rows, arguments, and the checks of them."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -6,33 +6,90 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import torch
+import trl  # which imports each trainer where it is used
 from datasets import Dataset
 from peft import LoraConfig
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Trainer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Trainer, TrainerCallback, TrainingArguments
 
 from pipeline.core.chat_template import refuse_unrendered, rendered, with_tools
 from pipeline.core.storage import DatasetRef
 from pipeline.serving.loaded import stop_ids, use_stop_ids_only
-from pipeline.training.distribution import trainer_arguments
 from pipeline.training.plan import TrainingPlan
-from pipeline.training.rates import Clock
+from pipeline.training.rates import Clock, TokenCounter, Tokens
 from pipeline.training.reward_function import RewardFunction
 from pipeline.training.schedule import recorded_by_prompt
 from pipeline.training.tool_replay import ToolReplay
 
 
-class PlanSetup:
-    """Of a plan that trains in `folder`."""
+class MethodTrainer:
+    """Builds the trainer of a plan that trains in `folder`. A method is one subclass of it."""
 
     def __init__(self, plan: TrainingPlan, folder: Path, reward: RewardFunction) -> None:
         assert plan.data is not None, "only a plan that trains comes here"
         self.plan, self.folder, self.reward, self._data = plan, folder, reward, plan.data
+        self.method: Any = plan.trained_by()
         self.clock = Clock(torch.cuda.synchronize if torch.cuda.is_available() else lambda: None)
 
-    def shared_arguments(self) -> dict[str, Any]:
+    def own(self, batch: Mapping[str, int]) -> dict[str, Any]:
+        """The arguments that the method's settings decide; the plan's rows are in the order of the steps already."""
+        raise NotImplementedError
+
+    def dataset(self, tokenizer: Any, arguments: Any) -> Dataset:
+        """The plan's rows as the trainer takes them."""
+        return self.rows(self.method.columns)
+
+    def build(self, **kwargs: Any) -> Trainer:
+        return getattr(trl, f"{self.method.title}Trainer")(**kwargs)
+
+    def token_counter(self, trainer: Any) -> TokenCounter:
+        """Counts the tokens of each step by TRL's `num_tokens`, its sum over the training and all devices."""
+        before: float | None = None
+        sequences, passes = self.method.sides * self.method.batch_size, self.method.passes
+
+        def count(metrics: Mapping[str, float]) -> Tokens | None:
+            nonlocal before
+            total, last = metrics.get("num_tokens", 0.0), before
+            before = total
+            if last is None and metrics.get("step") != 1.0:
+                return None  # resumed: what this step went through is not known
+            new = total - (last or 0.0)
+            return Tokens(generated=0.0, trained=new, scored=passes * new, length=new / sequences)
+
+        return count
+
+    def arguments(self) -> TrainingArguments:
+        """TRL's own config; raises ValueError or TypeError for what it doesn't take, before any weight is loaded."""
+        extra = self.method.trainer_args
+        batch = self._batch_arguments(extra, self.method.examples_per_update)
+        given = {**self._shared_arguments(), "learning_rate": self.method.learning_rate, **extra, **batch}
+        return getattr(trl, f"{self.method.title}Config")(**{**given, **self.own(batch)})
+
+    def trainer(self, arguments: TrainingArguments, callbacks: Sequence[TrainerCallback]) -> Trainer:
+        """The trainer over the base model's weights, which are loaded here. Raises ValueError for a row that it leaves
+        out."""
+        model, tokenizer = self._model_and_tokenizer()
+        trainer = self.build(
+            model=model,
+            args=arguments,
+            train_dataset=self.dataset(tokenizer, arguments),
+            processing_class=tokenizer,
+            peft_config=self._lora_config(),
+            callbacks=list(callbacks),
+        )
+        dataset: Any = trainer.train_dataset
+        if len(dataset) < self._data.rows:  # TRL leaves pairs out whose prompt fills max_tokens
+            raise ValueError(
+                f"TRL leaves {self._data.rows - len(dataset)} of {self._data.rows} pairs out: their prompts alone fill "
+                "max_tokens. Raise training.dpo.max_tokens, or leave long prompts out."
+            )
+        if (lora := self.plan.training.lora) is not None and lora.quantise != "none":
+            keep_adapter_precision(trainer.model)
+        return trainer
+
+    def _shared_arguments(self) -> dict[str, Any]:
         """Of every TRL config: one epoch over the plan's rows in their order, exact under resume."""
-        on_gpu = torch.cuda.is_available()
+        on_gpu, several = torch.cuda.is_available(), self.plan.world_size > 1
         return {
             "output_dir": str(self.folder / "trl"),
             "num_train_epochs": 1,
@@ -47,10 +104,10 @@ class PlanSetup:
             "use_cpu": not on_gpu,
             "gradient_checkpointing": on_gpu,
             "dataloader_pin_memory": on_gpu,
-            **trainer_arguments(self.plan.world_size, on_gpu=on_gpu),
+            **({"ddp_find_unused_parameters": False, "ddp_backend": None if on_gpu else "gloo"} if several else {}),
         }
 
-    def batch_arguments(self, trainer_args: Mapping[str, Any], examples: int) -> dict[str, int]:
+    def _batch_arguments(self, trainer_args: Mapping[str, Any], examples: int) -> dict[str, int]:
         """A step's examples over processes and micro-batches. Raises ValueError when they do not divide."""
         world_size = self.plan.world_size
         if examples % world_size:
@@ -66,14 +123,14 @@ class PlanSetup:
             )
         return {"per_device_train_batch_size": size, "gradient_accumulation_steps": local // size}
 
-    def lora_config(self) -> LoraConfig | None:
+    def _lora_config(self) -> LoraConfig | None:
         lora = self.plan.training.lora
         if lora is None:
             return None
         sizes = {"r": lora.r, "lora_alpha": lora.alpha, "lora_dropout": lora.dropout}
         return LoraConfig(**sizes, target_modules=lora.target_modules, task_type="CAUSAL_LM")  # type: ignore[arg-type]
 
-    def model_and_tokenizer(self) -> tuple[Any, Any]:
+    def _model_and_tokenizer(self) -> tuple[Any, Any]:
         """Frozen bf16 under an adapter on a GPU, in 4 bits for QLoRA, else fp32."""
         lora, base = self.plan.training.lora, self.plan.base.uri
         half = torch.cuda.is_available() and lora is not None  # an update of 1e-6 is lost in a bf16 weight
@@ -130,26 +187,6 @@ class PlanSetup:
         if self.plan.held_out is not None:
             self._check_context(self.plan.held_out, self.plan.training.validation.max_completion_tokens)
 
-    def check_rows(self, trainer: Trainer) -> None:
-        """Raise ValueError unless the trainer has every row: TRL leaves pairs out whose prompt fills max_tokens."""
-        dataset: Any = trainer.train_dataset
-        if len(dataset) < self._data.rows:
-            raise ValueError(
-                f"TRL leaves {self._data.rows - len(dataset)} of {self._data.rows} pairs out: their prompts alone fill "
-                "max_tokens. Raise training.dpo.max_tokens, or leave long prompts out."
-            )
-
-    def keep_adapter_precision(self, trainer: Trainer) -> None:
-        """Adapters on a base in 4 bits in fp32, as on any other. TRL makes them bf16, in which an update of 1e-6 is
-        lost; PEFT loads a checkpoint's in fp32, so that a training that was resumed would be another one."""
-        lora = self.plan.training.lora
-        if lora is None or lora.quantise == "none":
-            return
-        model: Any = trainer.model
-        for weight in model.parameters():
-            if weight.requires_grad:
-                weight.data = weight.data.float()
-
     def _check_context(self, data: DatasetRef, completion_tokens: int) -> None:
         context = self.context()
         if context is None:
@@ -164,6 +201,14 @@ class PlanSetup:
                 f"{completion_tokens}: together more than the model's context of {context}. Lower it or leave long "
                 "prompts out."
             )
+
+
+def keep_adapter_precision(model: Any) -> None:
+    """Adapters on a base in 4 bits in fp32, as on any other. TRL makes them bf16, in which an update of 1e-6 is lost;
+    PEFT loads a checkpoint's in fp32, so that a training that was resumed would be another one."""
+    for weight in model.parameters():
+        if weight.requires_grad:
+            weight.data = weight.data.float()
 
 
 def load_tokenizer(plan: TrainingPlan) -> Any:
