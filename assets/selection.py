@@ -22,7 +22,6 @@ from pipeline.selection.samples import FreshSamples, metadata_of
 from pipeline.traces.materialize import recorded_results
 from pipeline.training.account import measured_step_s
 from pipeline.training.plan import TrainingPlan, plan_training
-from pipeline.training.account import measured_step_s
 
 
 @loop_asset(

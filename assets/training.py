@@ -26,7 +26,6 @@ from pipeline.training.launch import train
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import Health, TrainingResult
 from pipeline.training.schedule import rows_without_consent
-from pipeline.training.account import typical
 from pipeline.views.iteration import training_panels
 
 RATES = {

@@ -152,7 +152,7 @@ def assert_distribution(accelerator: Accelerator, plan: TrainingPlan) -> None:
         offloaded = ("", ", offloaded")
         raise ValueError(
             f"The plan says {wanted[0]}{offloaded[wanted[1]]} over {wanted[2]} processes, but accelerate runs {running}"
-            f"{offloaded[offloads]} over {accelerator.num_processes} processes on {accelerator.device.type}. fsdp2, zero2 and "
-            f"zero3 need one GPU for each of the {plan.world_size} processes: give them, or set "
+            f"{offloaded[offloads]} over {accelerator.num_processes} processes on {accelerator.device.type}. fsdp2, "
+            f"zero2 and zero3 need one GPU for each of the {plan.world_size} processes: give them, or set "
             "training.distribution.strategy to ddp and launch the whole job again."
         )
