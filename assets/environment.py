@@ -115,33 +115,8 @@ class Environment:
         named = {"s3.endpoint": self.s3_endpoint, "s3.region": self.s3_region, **rest}
         return {name: value for name, value in named.items() if value}
 
-    def traces_address(self) -> str:
-        """Of the database with the table of traces. This and the next ones raise ValueError where nothing is set that
-        has to be, or a secret is in an address."""
-        if not self.traces_database:
-            raise ValueError(
-                "The traces are in PostgreSQL: set TRACES_DATABASE_URL to postgresql://user@host/database."
-            )
-        return without_secret("TRACES_DATABASE_URL", self.traces_database)
-
-    def catalogue_address(self) -> str:
-        return without_secret("LAKE_CATALOGUE_URI", self.lake_catalogue)
-
-    def tracking_address(self) -> str:
-        return without_secret("MLFLOW_TRACKING_URI", self.tracking)
-
-    def registry_address(self) -> str:
-        return without_secret("MLFLOW_REGISTRY_URI", self.registry)
-
-    def mlflow_address(self) -> str:
-        if not self.mlflow_traces:
-            raise ValueError(
-                "The traces are in MLflow: set MLFLOW_TRACES_URI to its tracking server, http://host:5000."
-            )
-        return without_secret("MLFLOW_TRACES_URI", self.mlflow_traces)
-
     def langfuse_address(self) -> str:
-        """Of Langfuse, with the keys in it."""
+        """Of Langfuse, with the keys in it. Raises ValueError where one of the three is not set."""
         keys = self.langfuse_public_key, self.langfuse_secret_key
         names = ("LANGFUSE_BASE_URL", "LANGFUSE_PUBLIC_KEY", "LANGFUSE_SECRET_KEY")
         if lacks := [name for name, value in zip(names, (self.langfuse_url, *keys), strict=True) if not value]:
@@ -152,6 +127,13 @@ class Environment:
                 "LANGFUSE_BASE_URL is no address of a server. Write https://cloud.langfuse.com or the like."
             )
         return f"{scheme}://{':'.join(quote(key, safe='') for key in keys)}@{host}"
+
+
+def named_address(variable: str, value: str, example: str) -> str:
+    """Of a source. Raises ValueError where it is not set, or has a secret in it."""
+    if not value:
+        raise ValueError(f"The traces are on a server: set {variable} to {example}.")
+    return without_secret(variable, value)
 
 
 def environment() -> Environment:

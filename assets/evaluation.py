@@ -15,9 +15,7 @@ from evals.evaluate import EvalServices, decide, evaluate, inference, publish_pl
 from evals.freezing import withdraw
 from evals.gate import GateVerdict, Verdict
 from evals.records import EvalPlan, EvalReport
-from pipeline.core import layout
 from pipeline.core.markdown import literal
-from pipeline.demo.desk.judge_process import judge_at
 from pipeline.rewards.verifiers import Grader
 from pipeline.traces.context import IterationContext
 from pipeline.training.result import TrainingResult
@@ -72,11 +70,11 @@ def eval_report(context: dg.AssetExecutionContext, deployment: Deployment, polic
 
 
 def _evaluate_here(deployment: Deployment, work: IterationContext, plan: EvalPlan) -> EvalReport:
-    log, given, folder = work.log, deployment.judge_endpoint(), work.store.path(layout.JUDGE_SERVER)
+    log = work.log
     with (
         inference(work.store, plan, environment().serving, log) as engine,
         closing(Grader(plan.verifier)) as check,
-        judge_at(plan.judge, given, folder) as judge,
+        deployment.judge(plan.judge) as judge,
     ):
         return evaluate(work.store, plan, EvalServices(engine, check, environment().lm_eval, judge), log)
 

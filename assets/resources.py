@@ -9,13 +9,23 @@ from typing import Any
 import dagster as dg
 from pydantic import PrivateAttr
 
-from assets.environment import DATA_ROOT_TAG, ITERATION_TAG, LATEST_ITERATION, PINNED_TAG, chosen, environment
+from assets.environment import (
+    DATA_ROOT_TAG,
+    ITERATION_TAG,
+    LATEST_ITERATION,
+    PINNED_TAG,
+    chosen,
+    environment,
+    named_address,
+)
 from assets.naming import DEPLOYMENT, LOOP, asset_key, launch_command
 from assets.records import RECORDS, TRACES
 from pipeline.core import layout
 from pipeline.core.iteration import Iteration
+from pipeline.core.redaction import without_secret
 from pipeline.core.storage import Store, model_ref
-from pipeline.recipe import Recipe, load
+from pipeline.demo.desk.judge_process import judge_at
+from pipeline.recipe import Judge, Recipe, load
 from pipeline.recipe.pinning import differences, pin, pinned, refuse_to_mix
 from pipeline.recipe.section import joined
 from pipeline.recipe.traces import LangfuseApiSource, MlflowSource, PostgresTableSource
@@ -136,14 +146,15 @@ class Deployment(dg.ConfigurableResource):
 
     def lake(self) -> LakeConfig:
         """The governed table's catalogue and warehouse. What is no one's business but the operator's is environment."""
-        lake, store = self.recipe().traces.lake, self.store()
+        lake, store, read = self.recipe().traces.lake, self.store(), environment()
         local = local_lake(store)
         warehouse = lake.warehouse if "://" in lake.warehouse else f"file://{Path(lake.warehouse).absolute()}"
+        catalogue = without_secret("LAKE_CATALOGUE_URI", read.lake_catalogue)
         return LakeConfig(
             catalogue=lake.catalogue,
-            uri=local.uri if lake.catalogue == "sqlite" else environment().catalogue_address(),
+            uri=local.uri if lake.catalogue == "sqlite" else catalogue,
             warehouse=warehouse if lake.warehouse else local.warehouse,
-            properties=environment().lake_properties(is_rest=lake.catalogue == "rest"),
+            properties=read.lake_properties(is_rest=lake.catalogue == "rest"),
         )
 
     def source_uri(self) -> str:
@@ -151,17 +162,22 @@ class Deployment(dg.ConfigurableResource):
         does not."""
         source = self.recipe().traces.source
         if isinstance(source, PostgresTableSource):
-            return environment().traces_address()
+            address = environment().traces_database
+            return named_address("TRACES_DATABASE_URL", address, "postgresql://user@host/database")
         if isinstance(source, LangfuseApiSource):
             return environment().langfuse_address()
         if isinstance(source, MlflowSource):
-            return environment().mlflow_address()
+            return named_address("MLFLOW_TRACES_URI", environment().mlflow_traces, "http://host:5000")
         return getattr(source, "uri", str(self.store().path(layout.PRODUCTION)))
 
     def judge_endpoint(self) -> Endpoint | None:
         """JUDGE_URL with JUDGE_API_KEY; None where no address is set."""
         read = environment()
         return Endpoint(read.judge_url, read.judge_key) if read.judge_url else None
+
+    def judge(self, settings: Judge | None):
+        """The judge that these settings name, while a block runs: at its endpoint, or the embedded desk's own."""
+        return judge_at(settings, self.judge_endpoint(), self.store().path(layout.JUDGE_SERVER))
 
     def lineage(self, iteration: Iteration) -> frozenset[str]:
         """Digests of the policy and of what it came from, as far as the recipe knows: none of them may judge it."""
@@ -173,14 +189,14 @@ class Deployment(dg.ConfigurableResource):
 
     def tracking_uri(self) -> str:
         """Where MLflow has the runs: MLFLOW_TRACKING_URI, else SQLite under the data root."""
-        return environment().tracking_address() or local_tracking(self.store())
+        return without_secret("MLFLOW_TRACKING_URI", environment().tracking) or local_tracking(self.store())
 
     def registry_uri(self) -> str:
         """Where MLflow has the registered versions: MLFLOW_REGISTRY_URI, else with the runs."""
-        return environment().registry_address() or self.tracking_uri()
+        return without_secret("MLFLOW_REGISTRY_URI", environment().registry) or self.tracking_uri()
 
     def mlflow(self) -> MlflowAddresses:
-        return MlflowAddresses(self.tracking_uri(), environment().registry_address(), environment().experiment)
+        return MlflowAddresses(self.tracking_uri(), self.registry_uri(), environment().experiment)
 
     def notify_url(self) -> str:
         """Where people are told of a rollout: NOTIFY_URL; "" tells nobody."""

@@ -13,7 +13,6 @@ from assets.metadata import output, picture, shares, table, table_facts, warning
 from assets.resources import Deployment
 from evals.freezing import held_apart
 from pipeline.core import layout
-from pipeline.demo.desk.judge_process import judge_at
 from pipeline.recipe.rewards import Rewards
 from pipeline.rewards.label import label_traces
 from pipeline.rewards.records import LABELS, RewardLabels
@@ -44,9 +43,7 @@ def reward_labels(context: dg.AssetExecutionContext, deployment: Deployment, tra
     """`final_reward` of every governed trace, with its components and, where there is none, the reason."""
     iteration = traces.iteration
     work = deployment.work(iteration, context.log.info)
-    endpoint, settings = deployment.judge_endpoint(), work.recipe.rewards.judge
-    folder = work.store.path(layout.JUDGE_SERVER)
-    with shared_lock(work.store), judge_at(settings, endpoint, folder) as judge:
+    with shared_lock(work.store), deployment.judge(work.recipe.rewards.judge) as judge:
         labels: RewardLabels = label_traces(work, judge, deployment.lineage(iteration))
     context.log.info(
         f"{labels.labelled:,} of {labels.dataset.rows:,} traces labelled, mean reward {labels.mean_reward:.3f}; "
@@ -179,10 +176,8 @@ def samples(
     """Fresh completions of the champion to logged prompts, each scored; none where the recipe has no such section."""
     work = deployment.work(deployment.iteration(reward_labels.iteration), context.log.info)
     store, iteration, configured = work.store, work.iteration, work.recipe.rewards.reward_model is not None
-    endpoint, folder = deployment.judge_endpoint(), store.path(layout.JUDGE_SERVER)
     serving_folder = store.path(layout.SAMPLE_SERVING)
-    drawing = work.recipe.samples is not None
-    with judge_at(work.recipe.rewards.judge if drawing else None, endpoint, folder) as judge:
+    with deployment.judge(work.recipe.rewards.judge if work.recipe.samples is not None else None) as judge:
         fresh: FreshSamples = sample(
             work,
             reward_labels.dataset,

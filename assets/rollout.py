@@ -12,7 +12,6 @@ from assets.traffic import is_routed, live_traffic, traffic_split, warmed
 from pipeline.core import layout
 from pipeline.core.iteration import Iteration
 from pipeline.core.storage import ModelRef
-from pipeline.demo.desk.judge_process import judge_at
 from pipeline.recipe import Recipe
 from pipeline.recipe.pinning import pinned
 from pipeline.recipe.section import joined
@@ -97,7 +96,7 @@ def follow_rollout(
 
     Of an embedded world the servers run for as long as this does, unless `make serve` keeps them.
     """
-    store, name, given = deployment.store(), deployment.recipe().base_model.name, deployment.judge_endpoint()
+    store, name = deployment.store(), deployment.recipe().base_model.name
     state = read_state(store, name)
     if not state.active or state.proposal is None:
         return drive(rollout_ports(deployment, log=log), Pace(0.0), log)
@@ -106,7 +105,7 @@ def follow_rollout(
     thumbs = by_thumbs(recipe.rewards.feedback, recipe.rollout.rated_within_s) if by_feedback else None
 
     with (
-        judge_at(recipe.gate_judge, given, store.path(layout.JUDGE_SERVER)) as judge,
+        deployment.judge(recipe.gate_judge) as judge,
         answer_grader(recipe, judge, store, state.rollout, log) as answers,
         live_traffic(deployment, recipe, thumbs or answers, log) as traffic,
     ):

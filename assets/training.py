@@ -16,7 +16,6 @@ from k8s.attempts import Ledger
 from k8s.launch import account_for
 from pipeline.core import layout
 from pipeline.core.iteration import Iteration
-from pipeline.demo.desk.judge_process import judge_at
 from pipeline.registry.live import MetricsSender
 from pipeline.selection.consent import consented
 from pipeline.selection.preferences import PreferenceDataset
@@ -62,9 +61,9 @@ def policy_checkpoint(context: dg.AssetExecutionContext, deployment: Deployment,
             refuse_unlaunchable(check)
         with _live(context, deployment, iteration) as live:
             if recipe.compute.kubernetes is None:
-                scorers, given = training_plan.scorers, deployment.judge_endpoint()
+                scorers = training_plan.scorers
                 asked = training_plan.rewards.judge if scorers is not None and scorers.ask_judge else None
-                with judge_at(asked, given, store.path(layout.JUDGE_SERVER)) as judge:
+                with deployment.judge(asked) as judge:
                     result = train(store, training_plan, recipe.training.timeout_s, context.log.info, judge)
             else:
                 result = train_on_cluster(context, deployment, training_plan)

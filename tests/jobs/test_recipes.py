@@ -87,15 +87,6 @@ def test_the_head_says_what_it_takes(name: str) -> None:
         assert recipe(name).compute.accelerator.name in head(name)
 
 
-def test_own_dwells_and_learns_as_production_does() -> None:
-    result, demo = recipe("own"), recipe("embedded")
-    assert result.rollout.dwell_s == (86_400, 604_800, 86_400)
-    assert result.training.grpo.learning_rate < demo.training.grpo.learning_rate / 100
-    assert result.training.dpo.learning_rate < demo.training.dpo.learning_rate / 10
-    assert result.training.grpo.max_completion_tokens == result.evaluation.max_completion_tokens == 512
-    assert result.compute.budget_usd is not None
-
-
 def test_each_is_another_training_and_in_the_docs() -> None:
     assert len({recipe(name).digest() for name in NAMES}) == len(NAMES)
     listed = (ROOT / "docs" / "recipes.md").read_text()
@@ -103,51 +94,6 @@ def test_each_is_another_training_and_in_the_docs() -> None:
 
 
 EKS, GSM8K, SPOT, GKE, FSDP = "eks_workshop", "gsm8k_8gb", "spot_h200", "gke_deepscaler", "fsdp_2gpu"
-
-
-@pytest.mark.parametrize(
-    ("name", "figures"),
-    [
-        (
-            EKS,
-            {
-                "training.engine": "nemo_rl", "training.seed": 42, "training.sentinel.kl_stop": 0.5,
-                "training.sentinel.grad_norm": 10.0, "training.checkpoints.every_steps": 10,
-                "rewards.verifier.workers": 8, "compute.nodes": 2, "compute.processes": 8,
-            },
-        ),
-        (
-            GSM8K,
-            {
-                "training.engine": "trl", "training.lora.r": 16, "training.lora.alpha": 32,
-                "training.lora.dropout": 0.05, "training.distribution.strategy": "zero2",
-                "training.distribution.cpu_offload": True, "training.grpo.max_completion_tokens": 256,
-                "training.grpo.temperature": 0.7, "rewards.verified.correct": 1.0, "rewards.verified.format": 0.1,
-                "rewards.verified.length": 0.05, "rewards.rules.min_chars": 50, "rewards.rules.max_chars": 500,
-                "compute.devices": 1,
-            },
-        ),
-        (
-            f"{SPOT}_dpo",
-            {
-                "training.engine": "trl", "training.lora": None, "selection.chosen_min": 0.7,
-                "selection.rejected_max": 0.5, "compute.nodes": 3, "compute.devices": 24,
-            },
-        ),
-        (f"{SPOT}_grpo", {"training.engine": "nemo_rl", "compute.devices": 24}),
-        (GKE, {"training.engine": "nemo_rl", "training.lora": None, "compute.devices": 16}),
-        (
-            FSDP,
-            {
-                "training.engine": "trl", "training.lora": None, "training.grpo.steps": 200,
-                "training.grpo.learning_rate": 1e-5, "training.grpo.temperature": 1.0,
-                "training.validation.prompts": 1000, "compute.devices": 2,
-            },
-        ),
-    ],
-)  # fmt: skip
-def test_it_carries_the_figures_of_its_seed(name: str, figures: dict[str, Any]) -> None:
-    assert {path: at(recipe(name), path) for path in figures} == figures
 
 
 @pytest.mark.parametrize("name", SEEDS)

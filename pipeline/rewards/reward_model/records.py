@@ -115,6 +115,8 @@ class RewardModelReport(Record):
     """Binary cross-entropy on the validation users, after each epoch."""
     base: ModelRef | None = None
     """What it was trained from."""
+    seconds: float = 0.0
+    """Of its making, which the bill counts as time of a device."""
 
     @property
     def failed_probes(self) -> tuple[str, ...]:

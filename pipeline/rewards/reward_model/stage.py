@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -67,7 +68,7 @@ def train_reward_model(context: IterationContext, labels: DatasetRef, trainable:
 def _make(
     context: IterationContext, settings: RewardModelSettings, labels: DatasetRef, trainable: Trainable
 ) -> RewardModelReport:
-    store, iteration = context.store, context.iteration
+    started, store, iteration = time.monotonic(), context.store, context.iteration
     rated, left_out = trainable()
     thumbs, counts = thumbs_of(rated, settings, left_out)
     parts = split_by_user(thumbs, settings)
@@ -93,7 +94,8 @@ def _make(
     if outcome.not_trained:
         return report.model_copy(update={"reason": f"not trained: {outcome.not_trained}"})
     folder = store.path(name, "model")
-    figures = {"model": ModelRef(uri=str(folder), digest=digest_dir(folder)), "base": base}
+    model = ModelRef(uri=str(folder), digest=digest_dir(folder))
+    figures = {"model": model, "base": base, "seconds": time.monotonic() - started}
     return report.model_copy(update={**figures, **_measured(settings, thumbs, pairs, outcome, report)})
 
 
