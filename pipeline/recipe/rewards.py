@@ -36,8 +36,6 @@ class Weights(Section):
     """The answer stands where it was asked for."""
     length: Weight = 0.0
     """Within `rules.min_chars` and `rules.max_chars`."""
-    reasoning: Weight = 0.0
-    """Worked before it was answered."""
     repetition: Weight = 0.0
     """1 for a text that does not repeat itself, falling to 0."""
     feedback: Weight = 0.0
@@ -86,8 +84,6 @@ class Rules(Section):
     """Shortest length, in characters, that counts as reasonable (seed 001)."""
     max_chars: PositiveInt = 500
     """Longest length, in characters, that counts as reasonable (seed 001)."""
-    min_reasoning_words: PositiveInt = 5
-    """Words before the answer that count as reasoning."""
     slow_s: PositiveFloat = 30.0
     """Latency at which `latency` is worth 0."""
 

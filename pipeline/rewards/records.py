@@ -12,7 +12,6 @@ COMPONENTS = (
     "correct",
     "format",
     "length",
-    "reasoning",
     "repetition",
     "feedback",
     "latency",

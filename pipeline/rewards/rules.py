@@ -1,4 +1,4 @@
-"""Rules that need no reference: format, length, reasoning, repetition and latency, each in [0, 1] or absent. Repetition
+"""Rules that need no reference: format, length, repetition and latency, each in [0, 1] or absent. Repetition
 is 1 less seq-rep-4 (arXiv 1908.04319). All in linear time, for any text."""
 
 import ast
@@ -11,27 +11,22 @@ from typing import NoReturn
 from pipeline.core.conversation import split
 from pipeline.recipe.rewards import Rules, VerifierKind
 from pipeline.rewards.records import DOES_NOT_APPLY, Finding
-from pipeline.rewards.verifiers.answers import final_answer, marked_answer, visible
-from pipeline.rewards.verifiers.code import CodeBlock, blocks, python_block
+from pipeline.rewards.verifiers.answers import final_answer, visible
+from pipeline.rewards.verifiers.code import blocks, python_block
 
 NGRAM = 4
 MAX_PARSED_CHARS = 20_000
 
 _TOKEN = re.compile(r"\w{1,16}|[^\w\s]{1,8}")
-_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_]+")  # Chinese and Japanese have no spaces
-_TAG = re.compile(r"<[|/]{0,2}[\w ]{1,30}\|?>")
 
 
 def measure(completion: str, kind: VerifierKind | None, latency_s: float | None, settings: Rules) -> dict[str, Finding]:
-    """The findings of all five rules. `latency_s` in seconds. Raises nothing on any text or number."""
+    """The findings of all four rules. `latency_s` in seconds. Raises nothing on any text or number."""
     text = visible(completion)
     long_enough = settings.min_chars <= len(text.strip()) <= settings.max_chars
-    block = _answer_block(text, kind)
-    words = {word.casefold() for word in _WORD.findall(_TAG.sub(" ", _before_the_answer(text, block)))}
     return {
-        "format": DOES_NOT_APPLY if kind is None else Finding(float(_well_formed(text, kind, block))),
+        "format": DOES_NOT_APPLY if kind is None else Finding(float(_well_formed(text, kind))),
         "length": Finding(float(long_enough)),
-        "reasoning": Finding(float(len(words) >= settings.min_reasoning_words)),
         "repetition": Finding(distinct_share(text)),
         "latency": _latency(latency_s, settings.slow_s),
     }
@@ -52,21 +47,16 @@ def _latency(latency_s: float | None, slow_s: float) -> Finding:
     return Finding(max(0.0, 1.0 - latency_s / slow_s))
 
 
-def _well_formed(text: str, kind: VerifierKind, block: CodeBlock | None) -> bool:
+def _well_formed(text: str, kind: VerifierKind) -> bool:
     if kind == "code":
-        return block is not None and bool(block.body.strip()) and _parses(block.body)
+        code = python_block(text) or ""
+        return bool(code.strip()) and _parses(code)
     if kind == "json_schema":
-        return _is_json(text) or (block is not None and _is_json(block.body))
+        json_blocks = [body for language, body in blocks(text) if language == "json"]
+        return any(map(_is_json, [text, *json_blocks[-1:]]))
     if kind == "calls":
         return bool(split(text)[1])
     return final_answer(text) is not None
-
-
-def _answer_block(text: str, kind: VerifierKind | None) -> CodeBlock | None:
-    if kind == "code":
-        return python_block(text)
-    json_blocks = [block for block in blocks(text) if block.language == "json"] if kind == "json_schema" else []
-    return json_blocks[-1] if json_blocks else None
 
 
 def _parses(code: str) -> bool:
@@ -92,11 +82,3 @@ def _is_json(text: str) -> bool:
 
 def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")
-
-
-def _before_the_answer(text: str, block: CodeBlock | None) -> str:
-    """What precedes the last block of code or JSON, or the last marked answer; else all but the last line."""
-    if block is not None:
-        return text[: block.start]
-    marked = marked_answer(text)
-    return text[: marked.start] if marked else text.rstrip().rpartition("\n")[0]

@@ -4,7 +4,6 @@ headings of Markdown and invisible characters are no part of it. Linear in the t
 import re
 import unicodedata
 from fractions import Fraction
-from typing import NamedTuple
 
 from pipeline.traces.thoughts import behind_thoughts
 
@@ -36,26 +35,19 @@ def visible(text: str) -> str:
     return text.translate(_INVISIBLE)
 
 
-class MarkedAnswer(NamedTuple):
-    """An answer ("" for a marker with nothing behind it) and where its marker begins."""
-
-    start: int
-    answer: str
-
-
 def final_answer(text: str) -> str | None:
     """The answer that a solution commits to, or None."""
     text = visible(behind_thoughts(text) or "")
     outside = "\n".join(text.split("```")[::2])
-    marked = marked_answer(outside) or marked_answer(text)
-    return marked.answer or None if marked else None
+    marked = _marked_answer(outside)
+    return (_marked_answer(text) if marked is None else marked) or None
 
 
-def marked_answer(text: str) -> MarkedAnswer | None:
-    """What stands behind the last marker of a text; None without one."""
+def _marked_answer(text: str) -> str | None:
+    """What stands behind the last marker of a text, "" for nothing; None without one."""
     for marker in reversed([*_MARKER.finditer(text)]):
         if "{" in marker.group():
-            return MarkedAnswer(marker.start(), _in_braces(text, marker.end()))
+            return _in_braces(text, marker.end())
         end = text.find("\n", marker.end())
         end = len(text) if end < 0 else end
         line = text[marker.end() : end].strip()
@@ -63,11 +55,10 @@ def marked_answer(text: str) -> MarkedAnswer | None:
         more = _SOMETHING.search(text, end) is not None
         if title in ("answer", "result") and more:
             heading = _HEADING.search(text, end + 1)
-            section = text[end : heading.start() if heading else len(text)].strip()
-            return MarkedAnswer(marker.start(), section)
+            return text[end : heading.start() if heading else len(text)].strip()
         begins_line = not text[text.rfind("\n", 0, marker.start()) + 1 : marker.start()].strip()
         if not (more and begins_line and _is_title(line)):
-            return MarkedAnswer(marker.start(), line)
+            return line
     return None
 
 

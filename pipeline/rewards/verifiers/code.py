@@ -15,7 +15,7 @@ import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pipeline.rewards.verifiers.confined.confinement import NR
 from pipeline.rewards.verifiers.outcome import Grade, Outcome
@@ -45,7 +45,7 @@ def check_code(completion: str, tests: str, *, timeout_s: float, memory_mb: int,
     exception, or why there is no label: at most 200 printable characters.
     """
     block = python_block(completion)
-    code = completion if block is None else block.body
+    code = completion if block is None else block
     if not tests.strip() or len(tests) > MAX_CHARS:
         return Grade(Outcome.unparsable_gold, f"{len(tests)} characters of tests")
     if not code.strip():
@@ -58,17 +58,10 @@ def check_code(completion: str, tests: str, *, timeout_s: float, memory_mb: int,
     return grade._replace(answer=printable(grade.answer))
 
 
-class CodeBlock(NamedTuple):
-    """A fenced block: the first word behind its fence in lower case, and where its body starts."""
-
-    language: str
-    start: int
-    body: str
-
-
-def blocks(text: str) -> list[CodeBlock]:
-    """The fenced blocks, in order. One that the text ends in the middle of counts, as in CommonMark."""
-    fenced_blocks: list[CodeBlock] = []
+def blocks(text: str) -> list[tuple[str, str]]:
+    """The fenced blocks, in order: the first word behind the fence in lower case, and the body. One that the text ends
+    in the middle of counts, as in CommonMark."""
+    fenced_blocks: list[tuple[str, str]] = []
     opened: re.Match[str] | None = None
     for fence in [*_FENCE.finditer(text), None]:
         if opened is None:
@@ -76,17 +69,16 @@ def blocks(text: str) -> list[CodeBlock]:
         elif fence is None or (fence[1].startswith(opened[1]) and not fence[2]):
             start = min(opened.end() + 1, len(text))
             body = text[start : len(text) if fence is None else max(start, fence.start())]
-            fenced_blocks.append(CodeBlock(opened[2].lower().strip("{}."), start, body))
+            fenced_blocks.append((opened[2].lower().strip("{}."), body))
             opened = None
     return fenced_blocks
 
 
-def python_block(text: str) -> CodeBlock | None:
+def python_block(text: str) -> str | None:
     """The last fenced block that is marked as Python, else the last without a mark; None without one."""
     fenced_blocks = blocks(text)
-    marked = [block for block in fenced_blocks if block.language in _PYTHON]
-    plain = [block for block in fenced_blocks if not block.language]
-    return (marked or plain or [None])[-1]
+    marked = [body for language, body in fenced_blocks if language in _PYTHON]
+    return (marked or [body for language, body in fenced_blocks if not language] or [None])[-1]
 
 
 def printable(text: str) -> str:

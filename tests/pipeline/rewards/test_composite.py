@@ -71,8 +71,8 @@ def test_the_reason_is_of_the_heaviest_that_was_silent() -> None:
 
 def test_weights_count_by_their_ratios_however_small() -> None:
     for scale in (5e-324, 1e-12, 1000.0):
-        settings = Rewards(judged=Weights(judge=scale, reasoning=scale))
-        assert compose(said(judge=1.0, reasoning=0.5), "judged", settings).final_reward == 0.75
+        settings = Rewards(judged=Weights(judge=scale, repetition=scale))
+        assert compose(said(judge=1.0, repetition=0.5), "judged", settings).final_reward == 0.75
     with raises(ValidationError, match="less than or equal to 1000"):
         Weights(judge=1e308)
 

@@ -17,7 +17,7 @@ from .conftest import Label, call, day_file, rows_of
 
 pytestmark = pytest.mark.slow
 
-RULES = Rules(min_chars=1, max_chars=200, min_reasoning_words=1)
+RULES = Rules(min_chars=1, max_chars=200)
 THUMBS = "scores/a.jsonl"
 
 

@@ -23,7 +23,6 @@ def test_an_honest_solution_keeps_every_rule() -> None:
     assert result == {
         "format": Finding(1.0),
         "length": Finding(1.0),
-        "reasoning": Finding(1.0),
         "repetition": Finding(1.0),
         "latency": Finding(0.9),
     }
@@ -61,28 +60,6 @@ def test_length_counts_both_bounds(length: int, expected: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "expected"),
-    [
-        ("First add two and three.\n#### 5", "math", 1.0),
-        ("#### 5", "math", 0.0),
-        ("#### 5\nFirst add two and three, which makes five.", "math", 0.0),
-        ("so so so so so so so\n#### 5", "math", 0.0),
-        ("<think>First we add two and three.</think> \\boxed{5}", "math", 1.0),
-        ("<|im_start|><|assistant|><|system|><|user|><a><b><c>\\boxed{5}", "math", 0.0),
-        ("\u200b \u200b \u200b \u200b \u200b\n#### 5", "math", 0.0),
-        ("先把二和三相加\n#### 5", "math", 1.0),
-        ("We sort them, then take the first.\n```python\nx = 1\n```", "code", 1.0),
-        ("```python\n# a comment of five words or more\nx = 1\n```", "code", 0.0),
-        ('The person named has this age:\n```json\n{"age": 5}\n```', "json_schema", 1.0),
-        ("We add the first to the second.\nIt is five.", None, 1.0),
-        ("", None, 0.0),
-    ],
-)
-def test_reasoning_is_different_words_before_the_answer(text: str, kind: VerifierKind | None, expected: float) -> None:
-    assert value("reasoning", text, kind) == expected
-
-
-@pytest.mark.parametrize(
     "template", ["Let me think step by step. ", "ha", "!", "the ", "我们来看", "abc\u200b", "| --- "]
 )
 def test_a_template_repeated_is_worth_almost_nothing(template: str) -> None:
@@ -117,13 +94,6 @@ def test_any_text_has_findings_in_range(
     text: str, kind: VerifierKind | None, seconds: float | None, least: int, slow_s: float
 ) -> None:
     result = measure(text, kind, seconds, Rules(min_chars=least, slow_s=slow_s))
-    assert list(result) == ["format", "length", "reasoning", "repetition", "latency"]
+    assert list(result) == ["format", "length", "repetition", "latency"]
     for finding in result.values():
         assert finding == DOES_NOT_APPLY or (finding.value is not None and 0.0 <= finding.value <= 1.0)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_long_texts_of_anything_are_read(kind: VerifierKind | None) -> None:
-    for part in (*"a<~`{\0\n\u200b", "a ", "```\n", "#### ", "\\boxed{", "<|", "1+", "ab c\n"):
-        result = measure(part * (200_000 // len(part)), kind, 1.0, RULES)
-        assert result["length"] == Finding(0.0)
