@@ -1,12 +1,12 @@
-"""Fields of a row, whatever its source: what was said, counts, latencies, metadata, and times (ISO, epochs in s to ns,
-e-mail dates; a day never before a month). A value that cannot be read raises msgspec.ValidationError."""
+"""Fields of a row, whatever its source: what was said, counts, latencies, metadata, and times (ISO, or epochs in s to
+ns). A value that cannot be read raises msgspec.ValidationError."""
 
 import math
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from email.utils import parsedate_to_datetime
 from typing import Any, cast
 
 import msgspec
@@ -21,8 +21,6 @@ UNITS = ((10**11, 1), (10**14, 10**3), (10**17, 10**6), (10**20, 10**9))
 """An epoch below the first number is in units of which the second is one second: 10^11 s is the year 5138."""
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?")
 _DAY = re.compile(r"\d{8}")
-_COMPACT = re.compile(r"\d{14}")
-_FRACTION = re.compile(r"([.,]\d{6})\d+")
 MOST = 2**53
 """A larger count is none: it would not survive a JSON reader."""
 
@@ -116,7 +114,8 @@ def latency_s(start: Any, end: Any, latency: Any = None) -> float | None:
 def utc(value: Any) -> datetime:
     """The time that is meant, in UTC and without a zone. Raises msgspec.ValidationError without the value in it."""
     try:
-        return _plain(_read(value))
+        moment = _read(value)
+        return moment if moment.tzinfo is None else moment.astimezone(UTC).replace(tzinfo=None)
     except (ValueError, OverflowError, TypeError) as error:
         raise msgspec.ValidationError("a timestamp is in no format that can be read") from error
 
@@ -141,24 +140,12 @@ def _read(value: Any) -> datetime:
         return _of_epoch(Decimal(str(value)))
     if not isinstance(value, str):
         raise TypeError
-    try:
+    with suppress(msgspec.ValidationError):
         return msgspec.convert(value, datetime)
-    except msgspec.ValidationError:
-        return _of_text(value.strip())
-
-
-def _of_text(text: str) -> datetime:
-    if _COMPACT.fullmatch(text):
-        return datetime.strptime(text, "%Y%m%d%H%M%S")
+    text = value.strip()
     if _NUMBER.fullmatch(text) and not _DAY.fullmatch(text):
         return _of_epoch(Decimal(text))
-    iso = _FRACTION.sub(r"\1", text).replace("/", "-")
-    iso = re.sub(r"\s*(UTC|GMT|[zZ])$", "+00:00", iso)
-    iso = re.sub(r"\s+(?=[+-]\d\d:?\d\d$)", "", iso)
-    try:
-        return datetime.fromisoformat(iso)
-    except ValueError:
-        return parsedate_to_datetime(text)
+    return datetime.fromisoformat(text.removesuffix(" UTC"))
 
 
 def _of_epoch(number: Decimal) -> datetime:
@@ -169,9 +156,3 @@ def _of_epoch(number: Decimal) -> datetime:
         if size < limit:
             return EPOCH + timedelta(microseconds=int(number * 10**6 / per_second))
     raise ValueError
-
-
-def _plain(moment: datetime) -> datetime:
-    if moment.tzinfo is not None:
-        moment = moment.astimezone(UTC).replace(tzinfo=None)
-    return moment if type(moment) is datetime else datetime.combine(moment.date(), moment.time())

@@ -6,7 +6,6 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
-from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -51,12 +50,9 @@ LISTINGS = {
 TIMEOUT_S = 60.0
 ATTEMPTS = 7
 """Requests for one page; before each new one a pause that doubles from FIRST_PAUSE_S, or as long as the server asks."""
-FIRST_PAUSE_S = 0.5
-LONGEST_PAUSE_S = 60.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
 LONGEST_WAIT_S = 900.0
 """A server that asks to wait longer has no quota left for today: that is a person's matter."""
-SMALLER_FROM = 3
-"""The attempt from which pages are halved: the server may not manage them in its time."""
 Parameters = Mapping[str, str | int | tuple[str, ...]]
 
 
@@ -97,13 +93,9 @@ class LangfuseApi:
         listing = LISTINGS[part.name.partition("/")[0]]
         kind = KINDS[listing.holds]
 
-        def put(block: Rows, read: tuple[int, dict[str, Any] | None], line: int) -> int:
-            size, row = read
-            if row is None:
-                block.rejected.append(Rejection(line + 1, Reason.MALFORMED, detail="no JSON object"))
-            elif size > MAX_LINE:
-                detail = f"a row of over {MAX_LINE} bytes"
-                block.rejected.append(Rejection(line + 1, Reason.TOO_LONG, detail=detail))
+        def put(block: Rows, row: dict[str, Any] | str, line: int) -> int:
+            if isinstance(row, str):
+                block.rejected.append(Rejection(line + 1, Reason.TOO_LONG if row else Reason.MALFORMED, detail=row))
             else:
                 add(block, line + 1, lambda: msgspec.convert(row, kind))
             return line + 1
@@ -123,27 +115,22 @@ class LangfuseApi:
     def _pages(self, api: WebApi, listing: _Listing, part: SourcePart) -> Iterator[list[msgspec.Raw]]:
         first, end = (moment.strftime("%Y-%m-%dT%H:%M:%SZ") for moment in day_range(part))
         field = "StartTime" if listing.holds == "calls" else "Timestamp"
-        more: dict[str, str | int | tuple[str, ...]] = {f"from{field}": first, f"to{field}": end}
-        if listing.fields:
-            more["fields"] = listing.fields
-        if self._section.environments:
-            more["environment"] = self._section.environments
-        if listing.holds == "calls":
-            more["type"] = "GENERATION"
-        if listing.numbered:
-            return api.by_number(listing.path, more, listing.limit)
-        if listing.holds == "calls" and self._section.whole_metadata:
-            more["expandMetadata"] = ",".join(self._section.whole_metadata)
-        return api.by_cursor(listing.path, more, listing.limit)
+        asked: dict[str, str | int | tuple[str, ...]] = {f"from{field}": first, f"to{field}": end}
+        asked |= {"fields": listing.fields} if listing.fields else {}
+        asked |= {"environment": self._section.environments} if self._section.environments else {}
+        asked |= {"type": "GENERATION"} if listing.holds == "calls" else {}
+        if listing.fields == FIELDS and self._section.whole_metadata:
+            asked["expandMetadata"] = ",".join(self._section.whole_metadata)
+        return api.pages(listing, asked)
 
     def _folders(self, api: WebApi) -> list[str]:
-        first = {"fromStartTime": f"{self._section.since.isoformat()}T00:00:00Z"}
-        calls = ["observations_v2"] if api.has(LISTINGS["observations_v2"].path, first) else ["observations", "traces"]
-        return [*calls, "scores_v3" if api.has(LISTINGS["scores_v3"].path, {}) else "scores"]
+        first = {"fromStartTime": f"{self._section.since.isoformat()}T00:00:00Z", "limit": 1}
+        calls = ["observations_v2"] if api.get(LISTINGS["observations_v2"].path, first) else ["observations", "traces"]
+        return [*calls, "scores_v3" if api.get(LISTINGS["scores_v3"].path, {"limit": 1}) else "scores"]
 
     def _project(self, api: WebApi) -> str:
         """The id of the keys' project: the days of another one are other parts."""
-        page, _ = api.page(f"{ROOT}/projects", {})
+        page = api.page(f"{ROOT}/projects", {})
         try:
             return str(msgspec.json.decode(page.data[0])["id"])
         except (IndexError, KeyError, TypeError, msgspec.DecodeError) as error:
@@ -155,114 +142,89 @@ class Page(msgspec.Struct):
     meta: dict[str, Any] = {}
 
 
+class PageTooLarge(ValueError):
+    """A page that the server does not send."""
+
+
 class WebApi:
     """A server behind an `httpx2.Client`."""
 
     def __init__(self, client: Any, label: str) -> None:
         self._client, self._label = client, label
 
-    def has(self, path: str, parameters: Parameters) -> bool:
-        return self._body(path, parameters, 1)[0] is not None
+    def pages(self, listing: _Listing, parameters: Parameters) -> Iterator[list[msgspec.Raw]]:
+        """The pages of a path that numbers them from 1, or gives a cursor to the next one; smaller ones where they are
+        too large for the server. Raises as `page`."""
+        limit, number, cursor = listing.limit, 1, None
+        while True:
+            at = {"page": number} if listing.numbered else {} if cursor is None else {"cursor": cursor}
+            try:
+                page = self.page(listing.path, {**parameters, **at, "limit": limit})
+            except PageTooLarge:
+                if limit == 1:
+                    raise
+                number, limit = (number - 1) * limit // (limit // 2) + 1, limit // 2
+                continue
+            yield page.data
+            before, cursor = cursor, page.meta.get("cursor")
+            if cursor and cursor == before:
+                raise ValueError(f"{self._label} gives the same cursor of {listing.path} again. Tell its operator.")
+            if not (page.data and number < int(page.meta.get("totalPages") or 0) if listing.numbered else cursor):
+                return
+            number += 1
 
-    def page(self, path: str, parameters: Parameters, limit: int | None = None) -> tuple[Page, int]:
-        """Up to `limit` rows, and the limit that the server managed. None: of a path that has no pages. Raises
-        ServerAway, or ValueError that says what to do when the server refuses."""
-        body, limit = self._body(path, parameters, limit)
+    def page(self, path: str, parameters: Parameters) -> Page:
+        """Raises ServerAway, or ValueError that says what to do when the server refuses."""
+        body = self.get(path, parameters)
         if body is None:
             raise ValueError(f"{self._label} has no {path} (404). {ADVICE}")
         try:
-            return msgspec.json.decode(body, type=Page), limit
+            return msgspec.json.decode(body, type=Page)
         except msgspec.MsgspecError as error:
             raise ValueError(
                 f"{self._label} answers {path} with something else than a page of rows. Give the root of the "
                 "server, such as https://host, and no page of its user interface."
             ) from error
 
-    def by_cursor(self, path: str, parameters: Parameters, limit: int) -> Iterator[list[msgspec.Raw]]:
-        """The pages of a path that gives a cursor to the next one. Raises as `page`."""
-        cursor: str | None = None
-        while True:
-            at = {} if cursor is None else {"cursor": cursor}
-            page, limit = self.page(path, {**parameters, **at}, limit)
-            yield page.data
-            following = page.meta.get("cursor")
-            if not following:
-                return
-            if following == cursor:
-                raise ValueError(f"{self._label} gives the same cursor of {path} again. Tell its operator.")
-            cursor = str(following)
-
-    def by_number(self, path: str, parameters: Parameters, limit: int) -> Iterator[list[msgspec.Raw]]:
-        """The pages of a path that numbers them from 1, of one size. Raises as `page`."""
-        number = 1
-        while True:
-            page, managed = self.page(path, {**parameters, "page": number}, limit)
-            if managed < limit:  # other pages than those before: on from the one that has the first missing row
-                number, limit = (number - 1) * limit // managed + 1, managed
-                continue
-            yield page.data
-            if number >= int(page.meta.get("totalPages") or 0) or not page.data:
-                return
-            number += 1
-
-    def _body(self, path: str, parameters: Parameters, limit: int | None) -> tuple[bytes | None, int]:
-        """The body of a 200, None for a 404, and the limit that was asked for."""
+    def get(self, path: str, parameters: Parameters) -> bytes | None:
+        """The body of a 200, None for a 404."""
         import httpx2
 
-        size, why, attempt = limit or 1, "", 0
-        while attempt < ATTEMPTS:
-            attempt += 1
-            asked = {**parameters, **({} if limit is None else {"limit": size})}
-            pause = min(FIRST_PAUSE_S * 2 ** (attempt - 1), LONGEST_PAUSE_S)
+        why = ""
+        for attempt in range(ATTEMPTS):
+            pause = min(FIRST_PAUSE_S * 2**attempt, LONGEST_PAUSE_S)
             try:
-                reply = self._client.get(path, params=asked)
+                reply = self._client.get(path, params=parameters)
             except httpx2.TransportError as error:
                 why = type(error).__name__
             else:
-                if reply.status_code in (200, 404):
-                    return reply.content if reply.status_code == 200 else None, size
-                why = f"status {reply.status_code}"
-                if reply.status_code == 413 and size > 1:  # it may be too large many times over
-                    attempt, size = 0, size // 2
-                    continue
-                if reply.status_code not in (408, 429) and reply.status_code < 500:
-                    raise self._refused(path, reply.status_code, reply.headers.get("Location"))
-                asks = _seconds(reply.headers.get("Retry-After"))
-                if asks is not None and asks > LONGEST_WAIT_S:
+                status = reply.status_code
+                if status in (200, 404):
+                    return reply.content if status == 200 else None
+                if status not in (408, 429) and status < 500:
+                    what = f"the credentials ({status} for {path})" if status in (401, 403) else f"{path} ({status})"
+                    kind = PageTooLarge if status == 413 else ValueError
+                    raise kind(f"{self._label} refuses {what}. {ADVICE}")
+                why, after = f"status {status}", reply.headers.get("Retry-After", "")
+                pause = float(after) if after.isdecimal() else pause
+                if pause > LONGEST_WAIT_S:
                     raise ValueError(
-                        f"{self._label} asks to wait {asks:,.0f} s ({why}): no quota is left. Run again then."
+                        f"{self._label} asks to wait {pause:,.0f} s ({why}): no quota is left. Run again then."
                     )
-                pause = pause if asks is None else asks
-            if attempt >= SMALLER_FROM and why != "status 429":
-                size = max(size // 2, 1)
-            if attempt < ATTEMPTS:
+            if attempt + 1 < ATTEMPTS:
                 time.sleep(pause)
         advice = "Check LANGFUSE_BASE_URL, and that the server runs."
         raise ServerAway(f"{self._label} does not answer {path} ({why}, {ATTEMPTS} times). {advice}")
 
-    def _refused(self, path: str, status: int, location: str | None) -> ValueError:
-        if status in (401, 403):
-            return ValueError(f"{self._label} refuses the credentials ({status} for {path}). {ADVICE}")
-        if location is not None:
-            return ValueError(f"{self._label} sends elsewhere ({status} for {path}): give the address that it has now.")
-        return ValueError(f"{self._label} refuses {path} ({status}). {ADVICE}")
 
-
-def _seconds(retry_after: str | None) -> float | None:
-    for read in (float, lambda text: parsedate_to_datetime(text).timestamp() - time.time()):
-        try:
-            return max(read(retry_after or ""), 0.0)
-        except (ValueError, TypeError):
-            continue
-    return None
-
-
-def _read(text: bytes, kind: type[msgspec.Struct]) -> tuple[bytes, tuple[int, dict[str, Any] | None]]:
-    """What identifies a row; its size and its fields in the export's words, None for what is no row."""
+def _read(text: bytes, kind: type[msgspec.Struct]) -> tuple[bytes, dict[str, Any] | str]:
+    """What identifies a row, and its fields in the export's words, or why it is too long; "" for what is no row."""
+    if len(text) > MAX_LINE:
+        return text, f"a row of over {MAX_LINE} bytes"
     try:
         given = msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.MsgspecError, RecursionError):
-        return text, (len(text), None)
+        return text, ""
     row = row_of(given, kind)
     if kind is ScoreRow and isinstance(subject := given.get("subject"), dict):  # v3 says what a score is about
         about = {str(key): value for key, value in subject.items()}
@@ -271,4 +233,4 @@ def _read(text: bytes, kind: type[msgspec.Struct]) -> tuple[bytes, tuple[int, di
         row["observation_id"] = about.get("id") if of_observation else None
         if about.get("kind") not in ("observation", "trace"):
             row["trace_id"] = None
-    return msgspec.json.encode(row, order="sorted"), (len(text), row)
+    return msgspec.json.encode(row, order="sorted"), row

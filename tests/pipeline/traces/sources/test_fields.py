@@ -1,4 +1,3 @@
-import contextlib
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -21,16 +20,10 @@ MOMENT = datetime(2026, 1, 5, 10, 0, 1)
         ("2026-01-05T10:00:01.123Z", 123000),
         ("2026-01-05T19:00:01+09:00", 0),
         ("2026-01-05T19:00:01+0900", 0),
-        ("2026-01-05 19:00:01.5 +0900", 500000),
         ("2026-01-05 10:00:01.5+00", 500000),
         ("2026-01-05T10:00:01,123456789Z", 123456),
         ("2026-01-05 10:00:01 UTC", 0),
-        ("2026/01/05 10:00:01", 0),
         ("20260105T100001Z", 0),
-        ("20260105100001", 0),
-        (" 2026-01-05T10:00:01z ", 0),
-        ("Mon, 05 Jan 2026 10:00:01 GMT", 0),
-        ("Mon, 05 Jan 2026 19:00:01 +0900", 0),
         (1767607201, 0),
         (1767607201.5, 500000),
         ("1767607201.5", 500000),
@@ -64,9 +57,3 @@ def test_every_way_to_write_a_moment_means_it(moment: datetime) -> None:
     stamp = (moment - datetime(1970, 1, 1)) // timedelta(microseconds=1)
     for written in (moment.isoformat(" "), moment.isoformat() + "Z", stamp, str(stamp * 1000), f"{stamp / 10**6:.6f}"):
         assert utc(written) == moment
-
-
-@given(st.text() | st.floats() | st.integers())
-def test_anything_is_a_time_or_refused(value: Any) -> None:
-    with contextlib.suppress(msgspec.ValidationError):
-        assert utc(value).tzinfo is None

@@ -215,7 +215,7 @@ def test_a_source_that_cannot_be_reached_is_told(server: Langfuse, uri: str, mes
     [
         ((403, {}, {}), r"refuses the credentials \(403"),
         ((400, {"message": "fields"}, {}), r"refuses /api/public/v2/observations \(400\)"),
-        ((308, {}, {"Location": "https://eu"}), r"sends elsewhere \(308 .*give the address that it has now"),
+        ((308, {}, {"Location": "https://eu"}), r"refuses /api/public/v2/observations \(308\)\. Set LANGFUSE"),
         ((200, "<html>", {}), r"answers /api/public/v2/observations with something else than a page of rows"),
         ((200, {"data": {}}, {}), r"something else than a page"),
     ],
