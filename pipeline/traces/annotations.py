@@ -125,10 +125,8 @@ with newest as (
     qualify row_number() over (partition by s.id order by s.updated_at desc nulls last, s.part desc) = 1
 ),
 answers as (
-    select trace_id, observation_id, timestamp from keys anti join (
-        select part, row from rejected where reason in ('superseded', 'intermediate', 'helper')
-    ) using (part, row)
-    where observation_id is not null
+    select trace_id, observation_id, timestamp from judged where observation_id is not null
+    and (outcome is null or outcome not in ('superseded', 'intermediate', 'helper'))
 ),
 about as (
     select id, observation_id from newest where observation_id is not null

@@ -28,86 +28,59 @@ if TYPE_CHECKING:
 SHARD_BYTES = 64 << 20
 """Bytes of a source from which its rows of one day go into several files of the table."""
 
-# An observation's newest export wins; the last model call stands for its turn of the trace; the same answer to the same
-# prompt for the same user at the same moment is one row (at another moment it is a second sample of the model, and
-# signal). Ties are broken by what the rows say of themselves, then by their place in the source. Most rows share
-# nothing with another one: only the contested ones are ranked. They are looked for by 64-bit hashes, which are grouped
-# faster than texts; two that are alike by chance add a row that wins its ranks and changes nothing.
 KEYS = """
 part, row, line, trace_id, observation_id, user_id, timestamp, updated_at, content_key, turn, reason, detail, erased
 """
-HASHED = """
-create temp table hashed as select part, row, reason is null as passed, hash(observation_id) as observation,
-    hash(trace_id) as trace, hash(user_id, timestamp, content_key) as content
-from keys where observation_id is not null
-"""
-CONTESTED = """
-create temp table contested as
-with shared as (
-    select part, row from hashed
-    where observation in (select observation from hashed group by all having count(*) > 1)
-    or trace in (select trace from hashed group by all having count(*) > 1)
-    or content in (select content from hashed where passed group by all having count(*) > 1)
-)
-select * from keys semi join shared using (part, row)
-"""
-REJECTED = """
-create temp table rejected as
+# An observation's newest export wins; the last model call stands for its turn of the trace; the same answer to the same
+# prompt for the same user at the same moment is one row (at another moment it is a second sample of the model, and
+# signal). Ties are broken by what the rows say of themselves, then by their place in the source.
+JUDGED = """
+create temp table judged as
 with exports as (
     select *, row_number() over (
         partition by observation_id order by updated_at desc nulls last, part desc, line desc, row desc
-    ) as export
-    from contested
+    ) = 1 as newest
+    from keys where observation_id is not null
 ),
 calls as (
-    select * exclude (export),
-        row_number() over last_first as call,
-        first_value(content_key) over last_first as final_key
-    from exports where export = 1 and reason is distinct from 'helper'
+    select *, newest and reason is distinct from 'helper' as answers,
+        row_number() over last_first = 1 as last, first_value(content_key) over last_first as last_key
+    from exports
     window last_first as (
-        partition by trace_id, turn
+        partition by answers, trace_id, turn
         order by timestamp desc, updated_at desc nulls last, part desc, line desc, row desc
     )
 ),
-finals as (
+copies as (
     select *, row_number() over (
-        partition by user_id, timestamp, content_key order by trace_id, observation_id, part, row
-    ) as copy
-    from calls where call = 1 and reason is null
+        partition by answers and last and reason is null, user_id, timestamp, content_key
+        order by trace_id, observation_id, part, row
+    ) = 1 as first
+    from calls
 )
-select part, row, line, trace_id, 'duplicate' as reason, detail, erased from finals where copy > 1
-union all
-select part, row, line, trace_id, reason, detail, erased from calls where call = 1 and reason is not null
-union all
-select part, row, line, trace_id, if(content_key = final_key, 'duplicate', 'intermediate'), null, null
-from calls where call > 1
-union all
-select part, row, line, trace_id, reason, detail, erased from exports where export = 1 and reason = 'helper'
-union all
-select part, row, line, trace_id, 'superseded', null, null from exports where export > 1
-union all
-select part, row, line, trace_id, reason, detail, erased from keys where observation_id is null
-union all
-select part, row, line, trace_id, reason, detail, erased
-from keys anti join (select part, row from contested) using (part, row)
-where observation_id is not null and reason is not null
+select part, row, line, trace_id, observation_id, timestamp, reason, detail, erased, case
+    when not newest then 'superseded'
+    when answers and not last then if(content_key = last_key, 'duplicate', 'intermediate')
+    when reason is null and not first then 'duplicate'
+    else reason
+end as outcome
+from copies
+union all by name
+select part, row, line, trace_id, reason, detail, erased, reason as outcome from keys where observation_id is null
 """
-# Whatever passed the gates and lost to no other row.
-ADMITTED = """
-create table admitted as select part, row, trace_id, observation_id from keys anti join rejected using (part, row)
-"""
+ADMITTED = "create table admitted as select part, row, trace_id, observation_id from judged where outcome is null"
 NO_FEEDBACK = """
 create table feedback (part integer, row bigint, feedback struct(name varchar)[], mean double, count bigint)
 """
 # A forgotten user's rows are counted and not named.
 LEDGER = """
-select if(reason = 'erased', null, trace_id) as trace_id, reason, file, line, detail
-from rejected join files using (part) order by file, line
+select if(outcome = 'erased', null, trace_id) as trace_id, outcome as reason, file, line,
+    if(outcome = reason, detail, null) as detail
+from judged join files using (part) where outcome is not null order by file, line
 """
 COUNTS = """
 select part, 'seen', count(*) from keys group by all
-union all select part, reason, count(*) from rejected group by all
-union all select part, 'admitted', count(*) from admitted group by all
+union all select part, coalesce(outcome, 'admitted'), count(*) from judged group by all
 """
 ROWS = """
 select r.*, coalesce(f.feedback, []) as feedback, f.mean as feedback_mean, coalesce(f.count, 0) as feedback_count
@@ -156,8 +129,8 @@ def compare(task: DayTask) -> DayOutcome:
     database.unlink(missing_ok=True)  # of an attempt that was killed
     with connect(task.folder, database, memory_mb=task.memory_mb) as db:
         db.execute(f"create temp view keys as select {KEYS} from {_staged(task.files, task.day)}")
-        for statement in (HASHED, CONTESTED, "drop table hashed", REJECTED, ADMITTED):
-            db.execute(statement)
+        db.execute(JUDGED)
+        db.execute(ADMITTED)
         parts = {part for files in (task.scores, task.attributes) for part in _annotated_by(db, files)}
         db.execute(FEEDBACK.format(scores=quoted(task.scores)) if task.scores else NO_FEEDBACK)
         db.execute("create temp table files(part integer, file varchar)")
@@ -167,7 +140,7 @@ def compare(task: DayTask) -> DayOutcome:
         counts: dict[int, Counter[str]] = {}
         for part, kind, rows in db.execute(COUNTS).fetchall():
             counts.setdefault(part, Counter())[kind] = rows
-        erased = db.execute("select distinct erased from rejected where erased is not null order by 1").fetchall()
+        erased = db.execute("select distinct erased from judged where outcome = 'erased' order by 1").fetchall()
     return DayOutcome(
         day=task.day,
         counts=counts,
