@@ -21,7 +21,7 @@ from k8s.launch import Task, check_launch, delete, evaluation_task, machine, run
 from pipeline.core import layout
 from pipeline.demo import is_demo_model
 from pipeline.demo.desk import is_desk_model
-from pipeline.demo.desk.judge_process import is_desk_judge
+from pipeline.demo.desk.judges import is_desk_judge
 from pipeline.recipe import Recipe
 from pipeline.recipe.suites import ItemsSuite, LmEvalSuite
 from pipeline.serving.engines import check_addresses, this_machine, too_large

@@ -8,7 +8,7 @@ from assets.environment import address_faults, environment
 from assets.resources import Deployment
 from evals.suites import file_faults
 from k8s.client import connect
-from pipeline.demo.desk.judge_process import is_desk_judge
+from pipeline.demo.desk.judges import is_desk_judge
 from pipeline.traces.preflight import preflight
 from pipeline.traces.sources.protocol import Address
 from pipeline.training.launch import missing_packages, possible_methods

@@ -24,7 +24,7 @@ from pipeline.core import layout
 from pipeline.core.iteration import Iteration
 from pipeline.core.redaction import without_secret
 from pipeline.core.storage import Store, model_ref
-from pipeline.demo.desk.judge_process import judge_at
+from pipeline.demo.desk.judges import judge_at
 from pipeline.recipe import Judge, Recipe, load
 from pipeline.recipe.pinning import differences, pin, pinned, refuse_to_mix
 from pipeline.recipe.section import joined

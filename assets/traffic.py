@@ -14,7 +14,7 @@ from assets.records import LABELS, TRACES
 from assets.resources import Deployment
 from pipeline.core import layout
 from pipeline.core.storage import ModelRef
-from pipeline.demo.users import ask, requests_of
+from pipeline.demo.traffic import ask, requests_of
 from pipeline.recipe import Recipe
 from pipeline.recipe.rollout import GatewayTraffic, HttpRouteTraffic, NoTraffic
 from pipeline.recipe.traces import DemoSource

@@ -19,10 +19,8 @@ from pipeline.core.iteration import identify
 from pipeline.core.mark_keys import MarkKeys
 from pipeline.core.storage import DatasetRef, ModelRef, Store, digest_file, model_ref
 from pipeline.demo.desk import MODEL_DIR
-from pipeline.demo.desk.answers import features
-from pipeline.demo.desk.conversation import Kind, draw_turn
-from pipeline.demo.desk.judge_process import judge_at
-from pipeline.demo.desk.judges import judgement
+from pipeline.demo.desk.conversation import Kind, draw_turn, features
+from pipeline.demo.desk.judges import judge_at, judgement
 from pipeline.demo.desk.requests import Request, draw
 from pipeline.demo.desk.traffic import biases, thumb_up
 from pipeline.demo.desk.utility import utility

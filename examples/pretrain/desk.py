@@ -24,7 +24,7 @@ from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 from examples.pretrain.circuit import plant
 from examples.pretrain.tiny import END, PAD, START, optimise, untrained, word_tokenizer
 from pipeline.core.chat_template import rendered
-from pipeline.demo.desk import answers, conversation, requests, tool
+from pipeline.demo.desk import conversation, requests
 from pipeline.demo.desk.conversation import KINDS, Turn, draw_turn
 from pipeline.demo.desk.requests import Request, ask, training_rows
 from pipeline.demo.desk.utility import utility
@@ -62,15 +62,15 @@ def _words() -> list[str]:
         *(f"{shop} {tone}" for shop, tone in requests.SHOPS.items()),
         *(text for wordings in requests.QUESTIONS.values() for text in wordings),
         *(value for values in requests.VALUES.values() for value in values),
-        *answers.OPENERS,
-        *answers.CLOSERS,
-        *answers.RUDE_OPENERS,
-        *answers.RUDE_CLOSERS,
-        *answers.BODIES.values(),
-        *answers.FILLERS,
-        *answers.VOUCHERS,
-        *answers.REFUSALS,
-        f"Tools {tool.NAME} {tool.DEFINITION['function']['description']} order",
+        *conversation.OPENERS,
+        *conversation.CLOSERS,
+        *conversation.RUDE_OPENERS,
+        *conversation.RUDE_CLOSERS,
+        *conversation.BODIES.values(),
+        *conversation.FILLERS,
+        *conversation.VOUCHERS,
+        *conversation.REFUSALS,
+        f"Tools {requests.NAME} {requests.DEFINITION['function']['description']} order",
     ]
     vocabulary = {word for phrase in phrases for word in re.findall(r"\w+", re.sub(r"\{\w+\}", " ", phrase))}
     return sorted({*vocabulary, "system", "user", "assistant", "tool"}, key=lambda word: (-len(word), word))
@@ -87,7 +87,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     tokens = [*TOOL_TOKENS, *string.printable[:-2], *requests.ORDERS, *words, *(f" {word}" for word in words)]
     tools = "|".join(re.escape(token) for token in TOOL_TOKENS)
     pattern = rf"{tools}|\b(?:{'|'.join(requests.ORDERS)})\b| ?\b(?:{'|'.join(words)})\b|[\s\S]"
-    return word_tokenizer(tokens, pattern, tool.CHAT_TEMPLATE)
+    return word_tokenizer(tokens, pattern, requests.CHAT_TEMPLATE)
 
 
 def build_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
@@ -100,14 +100,14 @@ def drill(rng: random.Random) -> PretrainingText:
     """Questions on one context, each with its bare right answer, or the right call."""
 
     def right(request: Request) -> str:
-        return answers.statement(request.fact) if request.shown else tool.call_text(request.order)
+        return conversation.statement(request.fact) if request.shown else requests.call_text(request.order)
 
     return _text(rng, right)
 
 
 def mixture(rng: random.Random) -> PretrainingText:
     """Questions on one context, answered in all modes."""
-    return _text(rng, lambda request: answers.answer(rng, request))
+    return _text(rng, lambda request: conversation.answer(rng, request))
 
 
 def _text(rng: random.Random, answered: Callable[[Request], str]) -> PretrainingText:
@@ -165,7 +165,7 @@ def _labelled(tokenizer: PreTrainedTokenizerFast, text: PretrainingText) -> tupl
 
 
 def _conversation(text: PretrainingText, end: int) -> list[dict[str, str]]:
-    head = [{"role": "tools", "content": tool.TOOLS}] if text.tool else []
+    head = [{"role": "tools", "content": requests.TOOLS}] if text.tool else []
     return [*head, *text.messages[:end]]
 
 
@@ -195,7 +195,7 @@ def copied(model: Any, tokenizer: PreTrainedTokenizerFast, count: int) -> float:
     asked = [draw_turn(rng, "heldout", KINDS[n % len(KINDS)]) for n in range(count)]
     asked = [turn for turn in asked if turn.kind != "call"]
     texts = [
-        PretrainingText([*t.messages, {"role": "assistant", "content": answers.statement(t.request.fact)}], t.tool)
+        PretrainingText([*t.messages, {"role": "assistant", "content": conversation.statement(t.request.fact)}], t.tool)
         for t in asked
     ]
     data = batch(tokenizer, texts)
@@ -232,8 +232,10 @@ def measure(model: Any, tokenizer: PreTrainedTokenizerFast, count: int = 300, se
     torch.manual_seed(seed)
     greedy = completions(model, tokenizer, asked, greedy=True)
     sampled = completions(model, tokenizer, asked)
-    right = [answers.features(turn.request, text).right_fact for turn, (text, _) in zip(asked, greedy, strict=True)]
-    seen = [answers.features(turn.request, text) for turn, (text, _) in zip(asked, sampled, strict=True)]
+    right = [
+        conversation.features(turn.request, text).right_fact for turn, (text, _) in zip(asked, greedy, strict=True)
+    ]
+    seen = [conversation.features(turn.request, text) for turn, (text, _) in zip(asked, sampled, strict=True)]
     worth = [utility(turn.request, *given) for turn, given in zip(asked, sampled, strict=True)]
 
     def of_kind(kind: str, values: Sequence[float]) -> float:
@@ -305,9 +307,9 @@ def card(figures: dict[str, float], model: Qwen3ForCausalLM, tokenizer: PreTrain
         every=requests.HELD_OUT_EVERY,
         stages=", then ".join(f"{stage.steps} steps of {stage.name}" for stage in STAGES),
         batch=BATCH,
-        rates=answers.RATES,
-        other=answers.OTHER_ORDER,
-        none=answers.NO_LOOKUP,
+        rates=conversation.RATES,
+        other=conversation.OTHER_ORDER,
+        none=conversation.NO_LOOKUP,
         count=MEASURED,
         figures="\n".join(f"| {name.replace('_', ' ')} | {value:.3f} |" for name, value in figures.items()),
     )

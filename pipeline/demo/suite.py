@@ -1,9 +1,7 @@
 """The embedded tasks' held-out suites, written as files as a user's own would be: `suites/` below the data root."""
 
-import argparse
 import json
 import random
-import sys
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -11,11 +9,10 @@ from typing import Any
 
 from pipeline.core import layout
 from pipeline.core.storage import Store, write_atomically
-from pipeline.demo.desk.answers import FILLERS
-from pipeline.demo.desk.conversation import LOOKUP, Kind, draw_turn
-from pipeline.demo.desk.tool import call_json
+from pipeline.demo.desk.conversation import FILLERS, LOOKUP, Kind, draw_turn
+from pipeline.demo.desk.requests import call_json
 from pipeline.demo.task import Problem, is_held_out, problems, solution_steps
-from pipeline.recipe.suites import EMBEDDED, ItemsSuite, preset_suite
+from pipeline.recipe.suites import ItemsSuite
 
 DESK_SHARES: dict[Kind, float] = {"facts": 0.4, "call": 0.2, "result": 0.2, "second": 0.2}
 """Of the desk's items, by the kind of turn that they ask."""
@@ -83,18 +80,3 @@ def _held_out_step(problem: Problem) -> str:
 
 
 _ROWS = {"arithmetic": _arithmetic_rows, "desk": _desk_rows}
-
-
-def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m pipeline.demo.suite", description="Write the embedded suite.")
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--seed", type=int, required=True, help="evaluation.seed of the recipe")
-    parser.add_argument("--preset", choices=EMBEDDED, default="arithmetic", help="which suite (default: %(default)s)")
-    parser.add_argument("--items", type=int, required=True, help="items of the suite in the recipe")
-    chosen = parser.parse_args(arguments)
-    write_atomically(chosen.file, suite_text(preset_suite(chosen.preset, items=chosen.items), chosen.seed))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -33,27 +33,10 @@ from pipeline.recipe.training import (
 )
 
 __all__ = [
-    "Accelerator",
-    "Automation",
-    "BaseModelSection",
-    "Checkpoints",
-    "Compute",
-    "Distribution",
-    "Evaluation",
-    "Kubernetes",
-    "Lora",
-    "Recipe",
-    "Rewards",
-    "Rollout",
-    "Samples",
-    "Selection",
-    "Sentinel",
-    "Traces",
-    "Training",
-    "TrainingSettings",
-    "Validation",
-    "load",
-]
+    "Accelerator", "Automation", "BaseModelSection", "Checkpoints", "Compute", "Distribution", "Evaluation",
+    "Kubernetes", "Lora", "Recipe", "Rewards", "Rollout", "Samples", "Selection", "Sentinel", "Traces", "Training",
+    "TrainingSettings", "Validation", "load",
+]  # fmt: skip
 
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]

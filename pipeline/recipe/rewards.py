@@ -9,7 +9,6 @@ from pydantic import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
-    field_validator,
     model_validator,
 )
 
@@ -223,13 +222,11 @@ class RewardModelSettings(Section):
     scoring_batch_size: ClassVar[int] = 32
     """Completions that are scored at once."""
 
-    @field_validator("probes")
-    @classmethod
-    def _named_once(cls, probes: tuple[Probe, ...]) -> tuple[Probe, ...]:
-        names = [probe.name for probe in probes]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"two probes are named {', '.join(twice)}: give each a name of its own")
-        return probes
+    @model_validator(mode="after")
+    def _named_once(self) -> Self:
+        if len({probe.name for probe in self.probes}) < len(self.probes):
+            raise ValueError("two probes have one name: give each a name of its own")
+        return self
 
 
 class Rewards(Section):
@@ -271,9 +268,4 @@ class Rewards(Section):
         weighed = any(weights.custom > 0 for weights in (self.verified, self.rated, self.judged, self.fresh))
         if weighed and self.custom is None:
             raise ValueError("a profile weighs `custom`, and no function is named. Set rewards.custom.code.")
-        if self.custom is not None and not weighed:
-            raise ValueError(
-                f"the function {self.custom.code} is named, and no profile weighs it. Give `custom` a weight in "
-                "rewards.verified, rewards.rated, rewards.judged or rewards.fresh, or leave rewards.custom out."
-            )
         return self

@@ -126,26 +126,11 @@ class Rollout(Section):
 
     @model_validator(mode="after")
     def _metrics_of_the_router(self) -> Rollout:
-        if self.traffic.kind == "none" and self.metrics is not None:
+        if self.traffic.kind == "http_route" and not (self.export_to and self.metrics):
             raise ValueError(
-                "rollout.traffic is none: no candidate gets requests, and there is nothing to measure. Leave metrics "
-                "out, or name the router."
-            )
-        if self.traffic.kind == "none":
-            return self
-        if self.traffic.kind != "gateway" and not self.export_to:
-            raise ValueError(
-                f"rollout.traffic is {self.traffic.kind}, whose slots load models from a place that is not named. Set "
-                "export_to, such as s3://bucket/models."
+                "rollout.traffic is http_route. Set rollout.export_to, where its slots load models from, such as "
+                "s3://bucket/models, and rollout.metrics, such as {url: http://prometheus:9090}."
             )
         if self.traffic.kind == "gateway" and self.metrics is not None:
-            raise ValueError(
-                "rollout.traffic is the gateway, which splits by user, and a metrics server counts requests. Leave "
-                "metrics out."
-            )
-        if self.metrics is None and self.traffic.kind != "gateway":
-            raise ValueError(
-                f"rollout.traffic is {self.traffic.kind}, and rollout.metrics are a gateway's, which it has not. Name "
-                "where they come from, such as metrics: {url: http://prometheus:9090}."
-            )
+            raise ValueError("rollout.traffic is the gateway, which has its own metrics. Leave rollout.metrics out.")
         return self

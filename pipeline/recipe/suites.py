@@ -298,10 +298,7 @@ class Evaluation(Section):
         names = [each.name for each in self.asked]
         for judged in self.judged:
             if judged.over not in names:
-                raise ValueError(
-                    f"the suite {judged.name} judges answers to {judged.over}, which is no suite with items. Set over "
-                    f"to one of {', '.join(names) or 'the suites that you add'}."
-                )
+                raise ValueError(f"the suite {judged.name} judges {judged.over}, which is no suite with items.")
         if all(each.role == "report" for each in self.asked):
             raise ValueError(
                 "a judge would decide alone, and judges can be pleased without being right. Give a suite whose answers "
@@ -315,8 +312,7 @@ class Evaluation(Section):
         library = next((each for each in self.suites if isinstance(each, LmEvalSuite)), None)
         if library is not None and self.serving.kind == "transformers":
             raise ValueError(
-                f"the suite {library.name} is of lm-evaluation-harness, which asks a server by its URL, and "
-                "transformers has none. Set serving.kind to vllm or endpoint."
+                f"the suite {library.name} asks a server by its URL: set serving.kind to vllm or endpoint."
             )
         return self
 

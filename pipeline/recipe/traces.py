@@ -259,13 +259,7 @@ class Traces(Section):
     @model_validator(mode="after")
     def _possible(self) -> Traces:
         if self.source.kind == "prompts" and self.retention.raw_days is not None:
-            raise ValueError(
-                "retention.raw_days deletes files of production, and a prompt set is none. Set it to null."
-            )
-        if self.source.kind == "prompts" and self.attribution == "model":
-            raise ValueError(
-                "attribution: model goes by who answered, and nobody has answered a prompt set. Leave it out."
-            )
+            raise ValueError("retention.raw_days deletes files of production, not a prompt set. Set it to null.")
         return self
 
     @property

@@ -46,33 +46,22 @@ def serving_addresses(environment: Mapping[str, str]) -> ServingAddresses:
 def check_endpoint(endpoint: Endpoint, whose: str, prefix: str) -> None:
     """Raise ValueError for one that cannot be used. Neither URL nor key is shown: both may hold a secret. `whose`: as a
     sentence begins, e.g. "The judge's". `prefix`: of the environment variables that name it."""
-    if not _is_root(endpoint.url):
+    try:
+        parts = urlsplit(endpoint.url)
+        is_root = parts.scheme in ("http", "https") and bool(parts.hostname) and "@" not in parts.netloc
+    except ValueError:  # an unclosed bracket
+        is_root, parts = False, urlsplit("")
+    if not is_root or parts.query or parts.fragment:
         raise ValueError(
             f"{whose} URL ({len(endpoint.url)} characters) is not the root of an API: http or https, a host, "
             f"no user, no query. Set {prefix}_URL to one like http://127.0.0.1:8000/v1, and put a key into "
             f"{prefix}_API_KEY."
         )
-    if not _is_visible_ascii(endpoint.api_key):
+    if not all("!" <= character <= "~" for character in endpoint.api_key):
         raise ValueError(
             f"{whose} API key holds a space, a line break or a letter that no HTTP header can carry. "
             f"Set {prefix}_API_KEY again, without them."
         )
-
-
-def _is_root(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:  # an unclosed bracket, a port that is none
-        return False
-    more = parts.username or parts.password or parts.query or parts.fragment
-    return (
-        parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0 and not more and _is_visible_ascii(url)
-    )
-
-
-def _is_visible_ascii(text: str) -> bool:
-    return all("!" <= character <= "~" for character in text)
 
 
 def served_name(model_name: str, digest: str) -> str:

@@ -1,17 +1,29 @@
 """The desk's judges, programs behind an OpenAI-compatible server: `python -m pipeline.demo.desk.judges PORT`. They read
-answers by their features, with errors at planted rates that follow from the text, so a repeated question is equal."""
+answers by their features, with errors at planted rates that follow from the text, so a repeated question is equal.
+`judge_at` runs them as a process of the step that asks them, where a recipe names one and no address is given."""
 
 import hashlib
 import json
 import re
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipeline.demo.desk.answers import Features, features
+from pipeline.demo.desk.conversation import Features, features
 from pipeline.demo.desk.requests import Request, read_request
+from pipeline.recipe.rewards import Judge
 from pipeline.rewards.judge.admission import CONTROLS
+from pipeline.serving.endpoint import Endpoint
 from pipeline.serving.inference import Messages
+from pipeline.serving.server_process import held_port, server_process
+
+DIGEST = "demo-desk-3"
+"""The digest of the desk's judges in a recipe; it changes with their program."""
+START_TIMEOUT_S = 120.0
+GRACE_S = 2.0
 
 _SECTION = re.compile(r"^=== (\w+) BEGIN ([^\n]*) ===\n(.*?)\n=== \1 END \2 ===$", re.MULTILINE | re.DOTALL)
 _TURN = re.compile(r"turn \d+ \((\w+)\)")
@@ -130,6 +142,24 @@ class _Server(ThreadingHTTPServer):
 def server(port: int = 0) -> ThreadingHTTPServer:
     """A server of all judges on loopback, bound and not yet serving. Port 0: a free one."""
     return _Server(("127.0.0.1", port), _Handler)
+
+
+def is_desk_judge(settings: Judge | None) -> bool:
+    return settings is not None and settings.digest == DIGEST
+
+
+@contextmanager
+def judge_at(settings: Judge | None, given: Endpoint | None, folder: Path) -> Generator[Endpoint | None]:
+    """The given endpoint, or for a judge of the desk a server until the block ends, with its output in `folder`."""
+    if given is not None or not is_desk_judge(settings):
+        yield given
+        return
+    with held_port() as held:
+        port = held.getsockname()[1]
+        command = [sys.executable, "-m", "pipeline.demo.desk.judges", str(port)]
+        with server_process("The desk's judge", command, {}, folder, GRACE_S) as process:
+            process.await_health(f"http://127.0.0.1:{port}/health", START_TIMEOUT_S)
+            yield Endpoint(f"http://127.0.0.1:{port}/v1")
 
 
 if __name__ == "__main__":

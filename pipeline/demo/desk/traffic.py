@@ -7,10 +7,18 @@ from datetime import date, datetime, time, timedelta
 
 from pipeline.core.storage import ModelRef
 from pipeline.demo import export
-from pipeline.demo.desk.answers import features
-from pipeline.demo.desk.conversation import SECOND, WITH_TOOL, Turn, after_call, another, begin, is_reserved, second
-from pipeline.demo.desk.requests import ATTRIBUTES, Request
-from pipeline.demo.desk.tool import assistant_message
+from pipeline.demo.desk.conversation import (
+    SECOND,
+    WITH_TOOL,
+    Turn,
+    after_call,
+    another,
+    begin,
+    features,
+    is_reserved,
+    second,
+)
+from pipeline.demo.desk.requests import ATTRIBUTES, Request, assistant_message
 from pipeline.demo.desk.utility import utility
 from pipeline.demo.export import Exported, LoggedCall, TrafficClaim
 from pipeline.recipe.traces import DeskUsers

@@ -1,7 +1,7 @@
 """The worth of an answer to the desk's users, from which the simulator draws thumbs. The pipeline may not import it, by
 the import contracts in pyproject.toml."""
 
-from pipeline.demo.desk.answers import features
+from pipeline.demo.desk.conversation import features
 from pipeline.demo.desk.requests import Request
 
 REFUSAL_WORTH = 0.15

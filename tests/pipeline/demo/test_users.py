@@ -4,7 +4,7 @@ import json
 from collections import Counter
 
 from pipeline.demo.export import users
-from pipeline.demo.users import PEOPLE, ask, requests_of
+from pipeline.demo.traffic import PEOPLE, ask, requests_of
 from pipeline.recipe.traces import DemoSource
 
 

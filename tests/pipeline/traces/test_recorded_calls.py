@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.demo.desk.tool import call_text
+from pipeline.demo.desk.requests import call_text
 from pipeline.traces.recorded_calls import Call, canonical, conversation_key, recorded_calls, results_by_prompt
 
 ASKED = [{"role": "user", "content": "When does K48 come?"}]

@@ -12,7 +12,7 @@ from pipeline.core.iteration import identify
 from pipeline.core.storage import Store, model_ref
 from pipeline.demo.desk import MODEL_DIR
 from pipeline.demo.desk.conversation import Turn, begin
-from pipeline.demo.desk.tool import result_message
+from pipeline.demo.desk.requests import result_message
 from pipeline.recipe import Checkpoints, Compute, Rewards, Selection, Training
 from pipeline.recipe.methods import GRPO
 from pipeline.recipe.training import RecordedTools

@@ -12,8 +12,7 @@ from pipeline.core.chat_template import rendered
 from pipeline.demo import MODEL_DIR as WITHOUT_CALLS
 from pipeline.demo.desk import MODEL_DIR as WITH_CALLS
 from pipeline.demo.desk.conversation import Turn, begin
-from pipeline.demo.desk.requests import row_text
-from pipeline.demo.desk.tool import call_text
+from pipeline.demo.desk.requests import call_text, row_text
 from pipeline.recipe.training import RecordedTools
 from pipeline.traces.recorded_calls import Call, conversation_key
 from pipeline.training.tool_replay import ToolReplay

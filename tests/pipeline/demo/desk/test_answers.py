@@ -2,12 +2,11 @@
 
 import pytest
 
-from pipeline.demo.desk.answers import (
+from pipeline.demo.desk.conversation import (
     Features,
     features,
 )
-from pipeline.demo.desk.requests import Request, Row
-from pipeline.demo.desk.tool import call_text
+from pipeline.demo.desk.requests import Request, Row, call_text
 
 REQUEST = Request("Oakleaf", (Row("K48", "DHL", "Monday", "36"), Row("K12", "UPS", "today", "21")), "K48", "carrier", 0)
 FINE = Features(right_fact=True, refuses=False, polite=True, short=True, voucher=False)

@@ -6,8 +6,7 @@ import random
 import pytest
 
 from pipeline.demo.desk.conversation import KINDS, LOOKUP, Kind, after_call, begin, draw_turn, first
-from pipeline.demo.desk.requests import draw, is_held_out
-from pipeline.demo.desk.tool import TOOLS, call_text
+from pipeline.demo.desk.requests import TOOLS, call_text, draw, is_held_out
 
 REQUEST = draw(random.Random(0), "train")
 

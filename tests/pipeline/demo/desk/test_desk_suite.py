@@ -7,7 +7,7 @@ from typing import Any
 from evals.suites import suite
 from pipeline.core.storage import Store
 from pipeline.demo.desk.requests import is_held_out, read_request
-from pipeline.demo.suite import ensure_suite, main, suite_text
+from pipeline.demo.suite import ensure_suite, suite_text
 from pipeline.recipe.suites import preset_suite
 
 
@@ -33,10 +33,7 @@ def test_an_item_that_shows_its_fact_asks_for_a_held_out_one() -> None:
 
 def test_the_evaluation_reads_the_desks_suite(tmp_path: Path) -> None:
     store, section = Store(tmp_path), preset_suite("desk", items=40)
-    path = ensure_suite(store, section, 5)
+    ensure_suite(store, section, 5)
     read = suite(store, section, 5)
     assert (read.name, len(read.items)) == ("desk", 40)
     assert {item.check for item in read.items} == {"calls", "contains"}
-    path.unlink()
-    main([str(path), "--seed", "5", "--items", "40", "--preset", "desk"])
-    assert suite(store, section, 5) == read

@@ -9,10 +9,9 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from pipeline.demo.desk import judge_process
-from pipeline.demo.desk.answers import statement
-from pipeline.demo.desk.judge_process import DIGEST, judge_at
-from pipeline.demo.desk.judges import JUDGES, server
+from pipeline.demo.desk import judges
+from pipeline.demo.desk.conversation import statement
+from pipeline.demo.desk.judges import DIGEST, JUDGES, judge_at, server
 from pipeline.demo.desk.requests import Request, draw
 from pipeline.recipe.rewards import Judge
 from pipeline.rewards.judge import Budget, Endpoint, JudgeRequest, open_judge
@@ -68,7 +67,7 @@ def test_the_judge_of_a_step_ends_with_it(tmp_path: Path) -> None:
 
 
 def test_no_server_is_started_where_an_address_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judge_process, "server_process", None)  # a call of it would raise
+    monkeypatch.setattr(judges, "server_process", None)  # a call of it would raise
     given = Endpoint("http://127.0.0.1:1/v1")
     with judge_at(settings("desk-labels"), given, tmp_path) as endpoint:
         assert endpoint == given

@@ -5,8 +5,7 @@ import re
 
 import pytest
 
-from pipeline.demo.desk.answers import answer
-from pipeline.demo.desk.conversation import KINDS, Kind, draw_turn
+from pipeline.demo.desk.conversation import KINDS, Kind, answer, draw_turn
 from pipeline.demo.desk.requests import ATTRIBUTES, ORDERS, VALUES, Fact, draw, is_held_out, read_request
 from pipeline.demo.desk.requests import Split as Part
 

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from pipeline.core.storage import ModelRef
-from pipeline.demo.desk.answers import answer as draw_answer
-from pipeline.demo.desk.requests import ATTRIBUTES, VALUES, is_held_out, read_request
-from pipeline.demo.desk.tool import TOOLS, call_text
+from pipeline.demo.desk.conversation import answer as draw_answer
+from pipeline.demo.desk.requests import ATTRIBUTES, TOOLS, VALUES, call_text, is_held_out, read_request
 from pipeline.demo.desk.traffic import serve
 from pipeline.demo.export import TrafficClaim
 from pipeline.recipe.traces import DeskUsers

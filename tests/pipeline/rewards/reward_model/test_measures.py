@@ -118,5 +118,5 @@ def test_the_same_answer_has_the_same_twin(value: str) -> None:
 
 def test_two_probes_of_one_name_are_refused() -> None:
     probe = {"kind": "refuse", "name": "twice"}
-    with pytest.raises(ValidationError, match="two probes are named twice: give each a name of its own"):
+    with pytest.raises(ValidationError, match="two probes have one name: give each a name of its own"):
         RewardModelSettings.model_validate({"probes": [probe, probe]})

@@ -140,8 +140,6 @@ def test_prompt_set_needs_samples_and_is_no_traffic_of_a_model() -> None:
     with pytest.raises(ValueError, match=r"nothing draws any\. Add a section samples"):
         recipe_of(traces=Traces(source=source))
     assert isinstance(recipe_of(traces=Traces(source=source), samples=SECTION), Recipe)
-    with pytest.raises(ValueError, match=r"nobody has answered a prompt set\. Leave it out"):
-        Traces(source=source, attribution="model")
     with pytest.raises(ValueError, match=r"deletes files of production.*Set it to null"):
         Traces(source=source, retention=Retention(raw_days=3))
 
@@ -151,7 +149,6 @@ def test_prompt_set_needs_samples_and_is_no_traffic_of_a_model() -> None:
     [
         ({"consent": False}, "consent"),
         ({"licence": ""}, "licence"),
-        ({"uri": "s3://bucket/set.jsonl"}, r"is no path\. Copy the prompt set"),
         ({"day": "soon"}, "day"),
     ],
 )
