@@ -16,8 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from evals import comparable, gate, win_rate
-from evals.comparison import compare
+from evals import comparison, gate, win_rate
 from evals.gate import GateVerdict
 from evals.records import BundleRef, EvalArm, EvalReport, ItemResult, JudgedMeasurement, Protocol, SuiteMeasurement
 from evals.suites import Item, Suite
@@ -131,9 +130,9 @@ def measure(eval_evidence: EvalEvidence) -> Measurements:
     measured: list[SuiteMeasurement] = []
     for each in eval_evidence.suites:
         settings = section.suite(each.suite.name)
-        problems = comparable.problems(each.suite, each.arms, section, settings)
-        comparison = None if problems else compare(each.suite, each.arms, section, settings)
-        measured.append(SuiteMeasurement(suite=each.suite.name, problems=tuple(problems), comparison=comparison))
+        problems = comparison.problems(each.suite, each.arms, section, settings)
+        compared = None if problems else comparison.compare(each.suite, each.arms, section, settings)
+        measured.append(SuiteMeasurement(suite=each.suite.name, problems=tuple(problems), comparison=compared))
     asked = {each.suite.name: each for each in eval_evidence.suites}
     over = {each.name: each.over for each in section.judged}
     judged = (

@@ -1,7 +1,9 @@
-"""Candidate against champion, item by item: counts become differences with their uncertainty. A sample whose check
-failed or timed out counts against the candidate, in either arm."""
+"""Whether two runs over a suite can be compared; and candidate against champion, item by item: counts become
+differences with their uncertainty. A sample that could not be graded counts against the candidate, in either arm."""
 
 import math
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 
@@ -17,20 +19,128 @@ from evals.records import (
     Guard,
     ItemCounts,
     PassAt,
+    Protocol,
     Slice,
 )
+from evals.runner import sampling
 from evals.statistics import Array, Paired
 from evals.suites import Item, Suite
 from pipeline.recipe import Evaluation
 from pipeline.recipe.rewards import TokenPrice
 from pipeline.recipe.suites import SuiteSection
 
+MIN_ITEMS = 30
+MIN_CLUSTERS = 30
+MAX_UNGRADED_SHARE = 0.01
+
+
+def problems(
+    suite: Suite,
+    arms: tuple[EvalArm, EvalArm],
+    section: Evaluation,
+    settings: SuiteSection,
+    graded: bool = True,
+) -> list[str]:
+    """Why these two runs, champion first, cannot be compared; empty when they can. `graded`: by the grades of their
+    answers, not by the answers alone."""
+    if graded and getattr(settings, "check", "") == "none":
+        return ["its items have no reference (check: none): judged suites alone compare the answers"]
+    ids = [item.id for item in suite.items]
+    plan = sampling(section, settings)
+    reasons = level_problems(section)
+    items, clusters = (2, 2) if settings.role == "report" else (MIN_ITEMS, MIN_CLUSTERS)  # two have a spread
+    if len(ids) < items:
+        reasons.append(f"{len(ids)} items are too few (at least {items})")
+    if suite.clusters < clusters:
+        reasons.append(f"{suite.clusters} clusters are too few (at least {clusters})")
+    reasons += _id_problems("the suite", ids, ids)
+    reasons += _protocol_problems(*(arm.protocol for arm in arms))
+    for name, arm in zip(("champion", "candidate"), arms, strict=True):
+        answers = arm.protocol.answers
+        if arm.protocol.suite_digest != suite.digest():
+            reasons.append(f"{name}: the items are not those that it answered (suite digest)")
+        if (answers.temperature, answers.max_completion_tokens, answers.seed, arm.protocol.samples) != (
+            plan.temperature, plan.max_completion_tokens, plan.seed, plan.samples,
+        ):  # fmt: skip
+            reasons.append(f"{name}: it was not sampled as the recipe asks")
+        reasons += _id_problems(name, [result.id for result in arm.results], ids)
+        reasons += _sample_problems(name, arm, plan.samples, graded)
+    return reasons or _prompt_problems(*arms)
+
+
+def _protocol_problems(champion: Protocol, candidate: Protocol) -> list[str]:
+    """The fields in which two protocols differ, each with both values."""
+    one, other = _flat(champion), _flat(candidate)
+    return [
+        f"the arms ran under different protocols: {name} (champion {_brief(one[name])}, candidate "
+        f"{_brief(other[name])})"
+        for name in one
+        if one[name] != other[name]
+    ]
+
+
+def _flat(protocol: Protocol) -> dict[str, object]:
+    """The protocol's fields and those of what it holds, side by side."""
+    answers = protocol.answers
+    return (
+        protocol.model_dump(exclude={"answers"})
+        | answers.model_dump(exclude={"decoding"})
+        | answers.decoding.model_dump()
+    )
+
+
+def _prompt_problems(champion: EvalArm, candidate: EvalArm) -> list[str]:
+    """Prompts that the two arms read as other numbers of tokens."""
+    lengths = {each.id: each.counts().prompt_tokens for each in champion.results}
+    pairs = [(each.id, each.counts().prompt_tokens, lengths[each.id]) for each in candidate.results]
+    other = [id for id, one, two in pairs if one and two and one != two]  # 0: an engine that does not say
+    return [
+        f"{len(other)} prompts, such as that of {min(other)}, are not as long in tokens for both: "
+        "give both the same tokenizer and a chat template that depends on the messages alone"
+    ] if other else []  # fmt: skip
+
+
+def _brief(value: object) -> str:
+    text = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return text[:12] if re.fullmatch(r"[0-9a-f]{64}", text) else text
+
+
+def _id_problems(name: str, ids: list[str], expected: list[str]) -> list[str]:
+    if not ids:
+        return [f"{name}: empty"]
+    repeated = [item for item, times in Counter(ids).items() if times > 1]
+    missing, extra = set(expected) - set(ids), set(ids) - set(expected)
+    named = (("repeated", repeated), ("missing", missing), ("extra", extra))
+    return [f"{name}: {len(which)} {what} item ids, such as {min(which)}" for what, which in named if which]
+
+
+def _sample_problems(name: str, arm: EvalArm, k: int, graded: bool) -> list[str]:
+    reasons: list[str] = []
+    counts = [result.counts() for result in arm.results]
+    samples, ungraded = sum(each.samples for each in counts), sum(each.ungraded for each in counts)
+    if ragged := sum(each.samples != k for each in counts):
+        reasons.append(f"{name}: {ragged} items without exactly {k} samples")
+    if not graded:
+        return reasons
+    if unreadable := sum(each.unreadable for each in counts):
+        reasons.append(f"{name}: {unreadable} samples whose reference cannot be read")
+    if ungraded > MAX_UNGRADED_SHARE * samples:
+        reasons.append(f"{name}: {ungraded} of {samples} samples ungraded (at most {MAX_UNGRADED_SHARE:.0%})")
+    return reasons
+
+
+def level_problems(section: Evaluation) -> list[str]:
+    """Why a level of the recipe is none of a test."""
+    levels = {"alpha": section.alpha, "improvement_alpha": section.improvement_alpha}
+    return [f"{name} is {level}, not between 0 and 0.5" for name, level in levels.items() if not 0 < level < 0.5]
+
+
 PII_MARGIN = 0.005
 """Share of answers with personal data that the prompt does not hold: beyond it, a candidate that adds it fails."""
 
-Counter = Callable[[ItemCounts, bool], float]
+CountOf = Callable[[ItemCounts, bool], float]
 """How often something happened to an item; the second argument says whether an ungraded sample counts."""
-SHARES: dict[str, Counter] = {
+SHARES: dict[str, CountOf] = {
     "no_answer": lambda c, ungraded: c.no_answer + ungraded * c.ungraded,
     "truncated": lambda c, ungraded: c.truncated,
     "refusal": lambda c, ungraded: c.refusal,
@@ -40,7 +150,7 @@ SHARES: dict[str, Counter] = {
 
 
 def compare(suite: Suite, arms: tuple[EvalArm, EvalArm], section: Evaluation, settings: SuiteSection) -> Comparison:
-    """Compare two complete runs, champion first, over the same items (comparable.problems says whether they are).
+    """Compare two complete runs, champion first, over the same items (`problems` says whether they are).
 
     Results are matched by id and counts are whole, so no number depends on the order in which they arrived.
     """
@@ -58,7 +168,7 @@ def compare(suite: Suite, arms: tuple[EvalArm, EvalArm], section: Evaluation, se
         samples_per_item=k,
         champion=_interval(scores[0], sizes, clusters),
         candidate=_interval(scores[1], sizes, clusters),
-        difference=difference(statistics.paired(sums, sizes, section.target_alpha(), section.seed), 0),
+        difference=difference(statistics.paired(sums, sizes, section.improvement_alpha, section.seed), 0),
         mcnemar_p=statistics.mcnemar(int((gains > 0).sum()), int((gains < 0).sum())) if sizes.max() == 1 else None,
         guards=_guards(before, after, suite, section, settings),
         slices=_slices(items, *scores, k),
@@ -90,7 +200,7 @@ def _guards(
     sizes = statistics.cluster_sums(np.full(len(clusters), k), clusters)
     pairs = {name: (_numbers(before, count, False), _numbers(after, count, True)) for name, count in SHARES.items()}
     margins = dict.fromkeys(SHARES, section.guard_margin) | {"pii": PII_MARGIN}
-    if settings.role == "guard" or section.improve != "all":
+    if settings.role == "guard":
         pairs["score"] = k - _numbers(before, _right, True), k - _numbers(after, _right, False)
         margins["score"] = settings.margin
     sums = statistics.cluster_sums(np.stack([after - before for before, after in pairs.values()]), clusters)
@@ -105,8 +215,7 @@ def _guards(
         statistics.cluster_sums(_numbers(arm, lambda counts, _: counts.tokens, False), clusters)
         for arm in (before, after)
     )
-    alpha = section.improvement_alpha if section.improve == "cost" else section.alpha  # then it is what must improve
-    length = statistics.log_ratio(one, other, alpha, section.seed)
+    length = statistics.log_ratio(one, other, section.alpha, section.seed)
     tokens = float(one.sum()), float(other.sum())
     return (*guards, _guard("length", tokens, total, math.log1p(section.longer_by), length))
 
@@ -151,7 +260,7 @@ def _counts(arm: EvalArm, items: Sequence[Item]) -> list[ItemCounts]:
     return [by_id[item.id].counts() for item in items]
 
 
-def _numbers(counts: list[ItemCounts], counter: Counter, ungraded: bool) -> Array:
+def _numbers(counts: list[ItemCounts], counter: CountOf, ungraded: bool) -> Array:
     return np.array([counter(each, ungraded) for each in counts], dtype=np.float64)
 
 

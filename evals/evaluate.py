@@ -104,9 +104,7 @@ def _entered(store: Store, plan: EvalPlan, asked: tuple[Suite, ...]) -> tuple[st
     by_name = {each.name: each for each in asked}
     judged = [each for each in plan.section.judged if each.role == "target"]
     targets += [generation(each, by_name[each.over], plan.judge) for each in judged]
-    iteration = plan.iteration
-    asks = ledger.GateEntry(iteration.id, iteration.champion, plan.candidate.model, plan.section, targets)
-    return tuple(ledger.enter(store, iteration.model_name, asks, datetime.now(UTC)))
+    return tuple(ledger.enter(store, plan, targets, datetime.now(UTC)))
 
 
 def unpinned(store: Store, plan: EvalPlan, asked: tuple[Suite, ...]) -> tuple[str, ...]:

@@ -3,9 +3,7 @@
 1. Both arms answer the same items under the same protocol, k samples each. Outcomes are paired by item; standard errors
    are clustered (arXiv 2411.00640), t with C - 1 degrees of freedom. Samples that the checker could not grade count
    against the candidate in both arms: it must not gain by breaking the checker.
-2. Every target must improve at the level `improvement_alpha` (intersection-union: Berger, Technometrics 1982), with
-   `improve: any` one of them, at that level over their number (Holm). With `improve: cost` answers must be shorter
-   instead. With both, no target may be worse than its margin.
+2. Every target must improve at the level `improvement_alpha` (intersection-union: Berger, Technometrics 1982).
 3. Every guard must be non-inferior: the upper one-sided bound of its increase lies below its margin. One that is not
    shown to be safe fails the candidate if the test had its share of a power of 0.8 at no increase, or if harm beyond
    the margin is shown. Personal data are too rare for that: they fail where harm is shown.
@@ -24,7 +22,7 @@ import math
 from collections.abc import Sequence
 from enum import StrEnum
 
-from evals.comparable import MIN_CLUSTERS, MIN_ITEMS, level_problems
+from evals.comparison import MIN_CLUSTERS, MIN_ITEMS, level_problems
 from evals.records import Comparison, Difference, EvalReport, Guard, JudgedMeasurement, WinRate
 from evals.statistics import normal_quantile
 from pipeline.core.storage import ModelRef, Record
@@ -119,8 +117,12 @@ def _judge_suites(report: EvalReport, section: Evaluation, findings: Findings) -
     guards = [(settings.name, each.loss) for settings, each in judged if each.loss is not None]
     guards += [(settings.name, guard) for settings, each in gating for guard in each.guards]
     power = GUARD_POWER ** (1 / max(sum(guard.rule == "safe" for _, guard in guards), 1))
-    targets = [(s, c) for s, c in gating if s.role == "target"]
-    _improvements(targets, [each for s, each in judged if s.role == "target"], section, findings)
+    for settings, comparison in gating:
+        if settings.role == "target":
+            findings.add(*_improvement(settings.name, comparison, section.improvement_alpha))
+    for settings, each in judged:
+        if settings.role == "target" and each.win_rate is not None:
+            findings.add(*_preferred(settings.name, each.win_rate))
     for name, guard in guards:
         findings.add(*_non_inferiority(name, guard, section, power))
     for settings, comparison in gating:
@@ -169,23 +171,6 @@ def _finite(entries: Sequence[Difference], numbers: Sequence[float] = ()) -> boo
     return all(map(math.isfinite, every))
 
 
-def _improvements(
-    targets: Sequence[tuple[SuiteSection, Comparison]],
-    judged: Sequence[JudgedMeasurement],
-    section: Evaluation,
-    findings: Findings,
-) -> None:
-    if section.improve == "cost":
-        outcomes = [_shorter(settings.name, comparison, section) for settings, comparison in targets]
-    else:
-        outcomes = [_improvement(settings.name, compared, section.target_alpha()) for settings, compared in targets]
-        outcomes += [_preferred(each.suite, each.win_rate) for each in judged if each.win_rate is not None]
-    if section.improve == "any" and any(kind is Verdict.PASS for kind, _ in outcomes):
-        outcomes = [each for each in outcomes if each[0] is Verdict.PASS]
-    for kind, text in outcomes:
-        findings.add(kind, text)
-
-
 def _shown(name: str, what: str, tests: Sequence[bool], numbers: str) -> tuple[Verdict, str]:
     """All tests of an improvement must agree."""
     if all(tests):
@@ -212,18 +197,6 @@ def _preferred(name: str, rate: WinRate) -> tuple[Verdict, str]:
         f"{0.5 + gain.bootstrap_lower:.4f} (bootstrap), {0.5 + rate.raw.value:.4f} as judged"
     )
     return _shown(name, "preference", [gain.lower > 0, gain.bootstrap_lower > 0], numbers)
-
-
-def _shorter(name: str, comparison: Comparison, section: Evaluation) -> tuple[Verdict, str]:
-    length = next(guard for guard in comparison.guards if guard.name == "length")
-    needed = math.log1p(-section.cheaper_by) if section.cheaper_by < 1 else -math.inf
-    upper = length.difference.upper, length.difference.bootstrap_upper
-    t, bootstrap = (-math.expm1(bound) for bound in upper)
-    numbers = (
-        f"{length.champion:.1f} -> {length.candidate:.1f} tokens an answer, saved at least {t:.1%} (t) and "
-        f"{bootstrap:.1%} (bootstrap) of {section.cheaper_by:.0%}"
-    )
-    return _shown(name, "shorter answers", [bound < needed for bound in upper], numbers)
 
 
 def _non_inferiority(name: str, guard: Guard, section: Evaluation, power: float) -> tuple[Verdict, str]:

@@ -3,13 +3,13 @@ settings changed after a candidate's first answer, the verdict is INCONCLUSIVE."
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import NamedTuple
 
 from pydantic import AwareDatetime
 
+from evals.records import EvalPlan
 from evals.suites import Suite
 from pipeline.core import layout
-from pipeline.core.storage import ModelRef, Record, Store, digest_json
+from pipeline.core.storage import Record, Store, digest_json
 from pipeline.recipe import Evaluation
 from pipeline.recipe.section import Operational, settings
 
@@ -28,46 +28,35 @@ class GateLine(Record):
     at: AwareDatetime
 
 
-class GateEntry(NamedTuple):
-    """What a gate is about to ask: whether a candidate of the iteration is better on the items of these targets."""
-
-    iteration: str
-    champion: ModelRef
-    candidate: ModelRef
-    section: Evaluation
-    targets: Sequence[Suite]
-
-    def line(self, suite: Suite, now: datetime) -> GateLine:
-        return GateLine(
-            suite=suite.name,
-            generation=suite.identity(),
-            candidate=self.candidate.digest,
-            champion=self.champion.digest,
-            iteration=self.iteration,
-            section=section_digest(self.section),
-            alpha=self.section.improvement_alpha,
-            at=now,
-        )
-
-
 def section_digest(section: Evaluation) -> str:
     """sha256 of what decides a verdict: not where a file lies or which address serves."""
     return digest_json(settings(section, Operational))
 
 
-def enter(store: Store, model_name: str, entry: GateEntry, now: datetime) -> list[str]:
+def enter(store: Store, plan: EvalPlan, targets: Sequence[Suite], now: datetime) -> list[str]:
     """Write the lines of a gate of the model, before anything is asked; those that are there stand.
 
     Returns why it may not be asked, and then writes no line: the settings changed after this candidate's first answer.
     """
-    candidate, digest = entry.candidate.digest, section_digest(entry.section)
-    with store.alone(f"{layout.gate_ledger(model_name)}/lock"):
-        there = {line.generation: line for line in lines(store, model_name) if line.candidate == candidate}
-        asked = [there[each.identity()] for each in entry.targets if each.identity() in there]
+    iteration, candidate, digest = plan.iteration, plan.candidate.model.digest, section_digest(plan.section)
+    name = iteration.model_name
+    with store.alone(f"{layout.gate_ledger(name)}/lock"):
+        there = {line.generation: line for line in lines(store, name) if line.candidate == candidate}
+        asked = [there[each.identity()] for each in targets if each.identity() in there]
         reasons = [_changed(line, digest) for line in asked if line.section != digest]
-        for suite in () if reasons else entry.targets:
+        for suite in () if reasons else targets:
             if suite.identity() not in there:
-                store.create(layout.gate_line(model_name, suite.identity(), candidate), entry.line(suite, now))
+                line = GateLine(
+                    suite=suite.name,
+                    generation=suite.identity(),
+                    candidate=candidate,
+                    champion=iteration.champion.digest,
+                    iteration=iteration.id,
+                    section=digest,
+                    alpha=plan.section.improvement_alpha,
+                    at=now,
+                )
+                store.create(layout.gate_line(name, suite.identity(), candidate), line)
     return reasons
 
 

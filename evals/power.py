@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from evals.comparable import MIN_CLUSTERS, MIN_ITEMS, level_problems
+from evals.comparison import MIN_CLUSTERS, MIN_ITEMS, level_problems
 from evals.runner import sampling
 from evals.statistics import zero_event_bound
 from evals.suites import Suite
@@ -39,8 +39,6 @@ def shortfalls(suites: Sequence[Suite], section: Evaluation, variance: Variance)
     if levels := level_problems(section):
         return [f"evaluation.{why}, and no level of a test. Set it above, such as to 0.05." for why in levels]
     short: list[str] = []
-    if section.improve == "cost" and section.cheaper_by == 1:
-        short.append("evaluation.cheaper_by is 1, and no answer saves all of its tokens. Lower it.")
     for suite in suites:
         settings = section.suite(suite.name)
         if settings.role != "report":

@@ -88,7 +88,7 @@ def _compared(measured: SuiteMeasurement, section: Evaluation) -> SuiteRows:
     title = f"{measured.suite} ({settings.role})"
     if compared is None:
         return SuiteRows(title, "No comparison:", (), measured.problems)
-    gain = (("lower", ">", 0.0),) if section.improves(settings.role) else ()
+    gain = (("lower", ">", 0.0),) if settings.role == "target" else ()
     scores = _interval(compared.champion), _interval(compared.candidate)
     rows = [ReportRow("accuracy", *scores, compared.difference, gain)]
     rows += [_guard(guard, settings.role != "report") for guard in compared.guards]
@@ -131,7 +131,7 @@ def _judged(measured: JudgedMeasurement, section: Evaluation) -> SuiteRows:
     title = f"{measured.suite} ({settings.role}, answers to {settings.over}, judged)"
     if rate is None:
         return SuiteRows(title, "No win rate:", (), measured.problems)
-    gain = (("lower", ">", 0.0),) if section.improves(settings.role) else ()
+    gain = (("lower", ">", 0.0),) if settings.role == "target" else ()
     kept = (("lower", ">", -measured.loss.margin),) if measured.loss is not None else ()
     rows = [_preferred("at equal lengths", rate.controlled, (*gain, *kept)), _preferred("as judged", rate.raw)]
     return SuiteRows(title, _about_pairs(measured.judge, rate), rows, ())

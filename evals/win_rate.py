@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from evals import statistics
-from evals.comparable import MIN_CLUSTERS, MIN_ITEMS
-from evals.comparable import problems as comparison_problems
+from evals.comparison import MIN_CLUSTERS, MIN_ITEMS
+from evals.comparison import problems as comparison_problems
 from evals.records import Difference, EvalArm, Guard, JudgedMeasurement, WinRate
 from evals.statistics import BOOTSTRAP_DRAWS, LEVEL, Array
 from evals.suites import Suite
@@ -266,11 +266,9 @@ def measure(
     )
     rate = loss = None
     if not problems:
-        alpha = section.target_alpha() if section.improves(settings.role) else section.alpha
+        alpha = section.improvement_alpha if settings.role == "target" else section.alpha
         rate = win_rate(evidence.pairs, alpha, section.seed)
-        if settings.role == "guard" or (settings.role == "target" and section.improve != "all"):
-            same = alpha == section.alpha
-            loss = _loss(rate if same else win_rate(evidence.pairs, section.alpha, section.seed), settings)
+        loss = _loss(rate, settings) if settings.role == "guard" else None
     name = evidence.judge.model if evidence.judge else ""
     return JudgedMeasurement(suite=settings.name, judge=name, problems=tuple(problems), win_rate=rate, loss=loss)
 

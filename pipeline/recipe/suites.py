@@ -53,8 +53,7 @@ class PresetSuite(Section):
     """target: the candidate must be better here. guard: it must not be worse than `margin`. report: it is measured,
     and decides nothing."""
     margin: Share = 0.03
-    """Of a guard: the loss of its score that is still borne. Of a target: the same, where `evaluation.improve` is any
-    or cost."""
+    """Of a guard: the loss of its score that is still borne."""
     floor: Share | None = None
     """Score that the candidate must be shown to reach, whatever the champion's; null: none."""
 
@@ -236,8 +235,7 @@ class JudgedSuite(Section):
     """target: the candidate must be preferred, at a rate above one half. guard: its rate must not be below one half by
     `margin`. report: it is measured, and decides nothing. A judge never decides alone: another suite gates as well."""
     margin: Share = 0.05
-    """Of a guard: how far below one half the candidate's rate may lie. Of a target: the same, where
-    `evaluation.improve` is any or cost."""
+    """Of a guard: how far below one half the candidate's rate may lie."""
     items: PositiveInt | None = None
     """Judge so many of the items, drawn by `evaluation.seed`; null: all."""
 
@@ -265,11 +263,6 @@ class Evaluation(Section):
     """Length limit of an answer, also of the embedded slots'. An answer that reaches it is truncated."""
     seed: int = 11
     """Seed of the draw of the items, of the sampling of both models and of the bootstrap."""
-    improve: Literal["all", "any", "cost"] = "all"
-    """all: every target improves. any: at least one does (tested at alpha over their number), and none is worse than
-    its margin. cost: none is worse than its margin, and answers are shorter by `cheaper_by`."""
-    cheaper_by: Share = 0.1
-    """With `improve: cost`: share of the tokens of an answer that must be shown to be saved."""
     alpha: Share = 0.05
     """One-sided level of every guard."""
     improvement_alpha: Share = 0.0025
@@ -304,11 +297,6 @@ class Evaluation(Section):
                 "a judge would decide alone, and judges can be pleased without being right. Give a suite whose answers "
                 "are checked the role target or guard."
             )
-        if self.improve == "cost" and all(each.role != "target" for each in self.asked):
-            raise ValueError(
-                "improve: cost asks for shorter answers to a target, and the only targets are judged. Give a suite "
-                "whose answers are checked the role target."
-            )
         library = next((each for each in self.suites if isinstance(each, LmEvalSuite)), None)
         if library is not None and self.serving.kind == "transformers":
             raise ValueError(
@@ -336,11 +324,3 @@ class Evaluation(Section):
 
     def judged_suite(self, name: str) -> JudgedSuite:
         return next(each for each in self.judged if each.name == name)
-
-    def improves(self, role: str) -> bool:
-        """Whether a suite of that role must show a better score."""
-        return role == "target" and self.improve != "cost"
-
-    def target_alpha(self) -> float:
-        """One-sided level at which one target is tested: where one of them is enough, they share the level."""
-        return self.improvement_alpha / len(self.targets) if self.improve == "any" else self.improvement_alpha

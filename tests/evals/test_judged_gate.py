@@ -79,7 +79,6 @@ PAIRS: dict[str, Any] = {"kind": "judged", "name": "judged", "over": "arithmetic
         ([SUMS, {**PAIRS, "over": "sums"}], {}, "Set over to one of arithmetic"),
         ([SUMS, PAIRS, {**PAIRS, "name": "twice", "over": "judged"}], {}, "judges answers to judged"),
         ([SUMS, {**PAIRS, "name": "arithmetic"}], {}, "two suites are named arithmetic"),
-        ([{**SUMS, "role": "guard"}, PAIRS], {"improve": "cost"}, "the only targets are judged"),
         ([SUMS, {**PAIRS, "samples_per_item": 2}], {}, "Extra inputs"),
         ([{**SUMS, "role": "guard"}], {}, "no suite has the role target"),
         ([SUMS, {**SUMS, "role": "report"}], {}, "two suites are named arithmetic"),

@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 
 from evals import ledger
+from evals.records import EvalPlan
 from evals.suites import Item, Suite
-from pipeline.core.storage import ModelRef, Store
+from pipeline.core.iteration import Iteration
+from pipeline.core.storage import CheckpointRef, DatasetRef, ModelRef, Store
 from pipeline.recipe import Evaluation
+from pipeline.recipe.rewards import Verifier
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 CHAMPION = ModelRef(uri="champion", digest="0" * 64)
@@ -30,10 +33,14 @@ class Gates:
     def ask(
         self, candidate: str, *targets: Suite, changes: dict[str, Any] | None = None, now: datetime = NOW
     ) -> list[str]:
+        model, data = ModelRef(uri=candidate, digest=candidate), DatasetRef(uri="", rows=0, digest="d")
+        iteration = Iteration(
+            id=f"of-{candidate}", number=0, model_name="m", champion=CHAMPION, dataset=data, recipe_digest=""
+        )
+        checkpoint = CheckpointRef(adapter=model, model=model, step=1)
         section = SECTION.model_copy(update=changes or {})
-        asked = ModelRef(uri=candidate, digest=candidate)
-        entry = ledger.GateEntry(f"of-{candidate}", CHAMPION, asked, section, targets or (suite(),))
-        return ledger.enter(self.store, "m", entry, now)
+        plan = EvalPlan(iteration=iteration, section=section, verifier=Verifier(), candidate=checkpoint)
+        return ledger.enter(self.store, plan, targets or (suite(),), now)
 
     def lines(self) -> tuple[ledger.GateLine, ...]:
         return ledger.lines(self.store, "m")

@@ -47,7 +47,6 @@ def test_a_refusal_names_the_suite_it_is_about(kit: Any) -> None:
         {"alpha": 0.0},
         {"alpha": 1.0},
         {"improvement_alpha": 0.0},
-        {"improve": "cost", "cheaper_by": 1.0},
         {"suites": [{"kind": "items", "preset": "arithmetic", "items": 1}]},
         {"suites": [{"kind": "items", "preset": "arithmetic", "floor": 1.0}]},
     ],

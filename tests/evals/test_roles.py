@@ -43,16 +43,6 @@ def test_every_target_must_improve(kit: Any) -> None:
     assert "suite-1: improvement not shown" in reasons and "suite-0" not in reasons
 
 
-def test_one_target_is_enough_where_the_recipe_says_any(kit: Any) -> None:
-    settings = section(kit, {"margin": 0.1}, {"margin": 0.1}, improve="any")
-    assert settings.target_alpha() == settings.improvement_alpha / 2
-    verdict, reasons = judged(kit, settings, (0.4, 0.6), (0.4, 0.4))
-    assert verdict is Verdict.PASS and "suite-0: improvement shown" in reasons and "suite-1: improvement" not in reasons
-    assert judged(kit, settings, (0.4, 0.4), (0.4, 0.4))[0] is Verdict.FAIL
-    verdict, reasons = judged(kit, settings, (0.4, 0.7), (0.6, 0.3))
-    assert verdict is Verdict.FAIL and "suite-1: guard failed: score" in reasons
-
-
 def test_a_guard_may_not_lose_more_than_its_margin(kit: Any) -> None:
     settings = section(kit, {}, {"role": "guard", "margin": 0.1})
     assert judged(kit, settings, (0.4, 0.6), (0.5, 0.5))[0] is Verdict.PASS
@@ -93,17 +83,6 @@ def test_a_gating_suite_without_comparison_is_inconclusive(kit: Any, role: str) 
 def test_a_floor_holds_where_it_is_shown_to(kit: Any, floor: float, verdict: Verdict, words: str) -> None:
     assert judged(kit, section(kit, {"floor": floor}), (0.4, 0.6))[0] is verdict
     assert f"suite-0: {words}: " in judged(kit, section(kit, {"floor": floor}), (0.4, 0.6))[1]
-
-
-def test_shorter_answers_pass_where_the_recipe_asks_for_cost(kit: Any) -> None:
-    settings = section(kit, {"margin": 0.1}, improve="cost", cheaper_by=0.2)
-    verdict, reasons = judged(kit, settings, (0.5, 0.5), tokens=2)  # the champion's answers have 3
-    assert verdict is Verdict.PASS and "suite-0: shorter answers shown: 3.0 -> 2.0 tokens" in reasons
-    assert judged(kit, settings, (0.5, 0.5))[0] is Verdict.FAIL
-    assert judged(kit, settings.model_copy(update={"cheaper_by": 0.34}), (0.5, 0.5), tokens=2)[0] is Verdict.FAIL
-    verdict, reasons = judged(kit, settings, (0.7, 0.4), tokens=2)
-    assert verdict is Verdict.FAIL and "guard failed: score" in reasons
-    assert judged(kit, section(kit, {}), (0.5, 0.5), tokens=2)[0] is Verdict.FAIL, "it must improve by default"
 
 
 def defective(arm: EvalArm, defect: str, items: int) -> EvalArm:
