@@ -9,15 +9,8 @@ from pipeline.core.estimate import UNKNOWN, Estimate
 from pipeline.core.storage import DatasetRef, Record
 
 COMPONENTS = (
-    "correct",
-    "format",
-    "length",
-    "repetition",
-    "feedback",
-    "latency",
-    "judge",
-    "custom",
-    "reward_model",
+    *("correct", "format", "length", "repetition", "feedback"),
+    *("latency", "judge", "custom", "reward_model"),
 )
 LOGGED = tuple(name for name in COMPONENTS if name != "reward_model")
 """Components that may speak on a logged trace: the reward model learns from these labels, so it comes after them."""

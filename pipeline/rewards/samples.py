@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -22,20 +23,8 @@ from pipeline.traces.arrow import pc
 from pipeline.traces.prompt_sets import UNANSWERED
 
 COLUMNS = (
-    "trace_id",
-    "observation_id",
-    "day",
-    "timestamp",
-    "user_id",
-    "session_id",
-    "consent",
-    "messages",
-    "completion",
-    "tool_calls",
-    "tools",
-    "latency_s",
-    "reference",
-    "metadata",
+    *("trace_id", "observation_id", "day", "timestamp", "user_id", "session_id", "consent"),
+    *("messages", "completion", "tool_calls", "tools", "latency_s", "reference", "metadata"),
 )
 """What labelling reads of the governed table."""
 
@@ -103,7 +92,13 @@ def samples(
 
 
 def _sample(row: Mapping[str, Any], opinions: Mapping[tuple[str, str], Finding], settings: Rewards) -> RewardSample:
-    metadata = _object(row["metadata"])
+    metadata: Any = {}
+    with suppress(ValueError, RecursionError):
+        metadata = json.loads(row["metadata"])
+    metadata = metadata if isinstance(metadata, dict) else {}
+    # Langfuse may export the kind as JSON in text, with its quotes.
+    kind = str(metadata.get(settings.verifier.kind_key) or settings.verifier.kind).strip('"')
+    unscored = "" if row["completion"].strip() or row["tool_calls"] else UNANSWERED  # no gate admits an empty answer
     return RewardSample(
         trace_id=row["trace_id"],
         observation_id=row["observation_id"],
@@ -117,18 +112,11 @@ def _sample(row: Mapping[str, Any], opinions: Mapping[tuple[str, str], Finding],
         completion=answer_of(row["completion"], row["tool_calls"]),
         latency_s=row["latency_s"],
         reference=row["reference"] or None,
-        kind=_kind(metadata.get(settings.verifier.kind_key), settings.verifier.kind),
+        kind=kind if kind in KINDS else UNKNOWN,
         feedback=opinions.get((row["trace_id"], row["observation_id"]), DOES_NOT_APPLY),
-        unscored=_unscored(row),
+        unscored=unscored if is_whole(row["messages"], row["tool_calls"]) else UNSHOWABLE,
         metadata=json.dumps(metadata, ensure_ascii=False, sort_keys=True) if settings.custom else "{}",
     )
-
-
-def _unscored(row: Mapping[str, Any]) -> str:
-    if not is_whole(row["messages"], row["tool_calls"]):
-        return UNSHOWABLE
-    answered = row["completion"].strip() or row["tool_calls"]
-    return "" if answered else UNANSWERED  # no gate admits an empty answer
 
 
 def scores_of(path: Path, trace_ids: Collection[str] | None = None) -> dict[tuple[str, str], Finding]:
@@ -140,19 +128,3 @@ def scores_of(path: Path, trace_ids: Collection[str] | None = None) -> dict[tupl
         table = table.filter(pc.is_in(table["trace_id"], pa.array(trace_ids, pa.string())))
     rows = table.to_pylist()
     return {(row["trace_id"], row["observation_id"]): Finding(row["value"], row["reason"]) for row in rows}
-
-
-def _kind(value: Any, usual: str) -> str:
-    """The kind of check that a trace names, which Langfuse may export as JSON in text, with its quotes."""
-    if value is None or value == "":
-        return usual
-    kind = str(value).strip('"')
-    return kind if kind in KINDS else UNKNOWN
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        parsed = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return parsed if isinstance(parsed, dict) else {}

@@ -70,11 +70,6 @@ def test_who_said_nothing_has_no_row(scores: list[Any]) -> None:
     assert settled([call("t", *scores)]) == {}
 
 
-def test_the_prior_is_the_recipes() -> None:
-    assert settled([call("t", UP)], prior_strength=0.0)["t"].value == 1.0
-    assert settled([call("t", UP)], prior_strength=9.0)["t"].value == pytest.approx(0.55)
-
-
 SCORES = st.lists(
     st.tuples(
         st.sampled_from(["thumb", "stars", "retry"]),

@@ -197,11 +197,3 @@ def test_forgetting_a_user_leaves_everybody_elses_reviews(store: Store, sheet: P
 def test_days_past_retention_are_dropped(store: Store, sheet: Path) -> None:
     assert reviews.drop_days(store, {"2026-01-01", "2026-01-02"})[-1].endswith("sample.jsonl: 8 lines")
     assert {row["day"] for row in sample(sheet).values()} == {"2026-01-03", "2026-01-04", "2026-01-05"}
-
-
-@pytest.mark.parametrize(
-    ("moment", "week"),
-    [("2026-11-21T12:00+00:00", "2026-W47"), ("2027-01-01", "2026-W53"), ("2026-11-22T23:30-05:00", "2026-W48")],
-)
-def test_weeks_are_iso_weeks_in_utc(moment: str, week: str) -> None:
-    assert reviews.week_of(datetime.fromisoformat(moment)) == week

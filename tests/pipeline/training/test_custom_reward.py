@@ -17,7 +17,7 @@ from pipeline.training.reward_function import RewardFunction
 from pipeline.training.worker import work
 from tests.fork_server import ForkServer, result_of
 from tests.pipeline.rewards.functions import BAD, QUALITY, write_function
-from tests.pipeline.rewards.test_custom_stage import ANSWERS, GOLD
+from tests.pipeline.rewards.test_custom import ANSWERS, GOLD
 from tests.pipeline.training.plans import REWARDS, folder, make_plan
 from tests.variants import one_and_variants
 

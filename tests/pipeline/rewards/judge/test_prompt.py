@@ -9,15 +9,13 @@ from hypothesis import strategies as st
 
 from pipeline.core.storage import digest_json
 from pipeline.recipe.rewards import DEFAULT_RUBRIC
-from pipeline.rewards.judge import JudgeReason, JudgeRequest, PairComparison, prompt
+from pipeline.rewards.judge import JudgeReason, JudgeRequest, PairComparison
 from pipeline.rewards.judge.admission import ATTACKS, Attack
 from pipeline.rewards.judge.prompt import (
     SCORE,
     VERSION,
     WINNER,
     compare_prompt,
-    fenced,
-    mark_for,
     read_score,
     read_winner,
     score_prompt,
@@ -152,16 +150,6 @@ def test_special_tokens_are_defused_by_their_shape_but_legible(tag: str) -> None
 )
 def test_honest_text_is_left_alone(text: str) -> None:
     assert visible(text) == text
-
-
-def test_a_text_that_guesses_its_mark_gets_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "answer"
-    for _ in range(3):  # each guess changes the text, and with it the mark
-        mark = mark_for([text])
-        text = fenced(mark, "answer", text)
-        assert mark_for([text]) != mark
-    monkeypatch.setattr(prompt, "MARK_CHARS", 1)
-    assert mark_for(["0123456789abcde"]) == "f"
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,29 @@
-"""Questions in, judgements out: in order, within the limit of requests in flight, each reported once it is known."""
+"""Who may judge, what a judge may spend, and what it answers: in order, within the limit of requests in flight."""
 
-import asyncio
 import threading
+from collections.abc import Callable
 
 import pytest
 
-from pipeline.rewards.judge import Judgement, JudgeReason, PairComparison, Preferred
+from pipeline.recipe.rewards import Judge
+from pipeline.rewards.judge import (
+    Admission,
+    Budget,
+    Judgement,
+    JudgeReason,
+    JudgeRefused,
+    JudgeRequest,
+    PairComparison,
+    Preferred,
+    TokenUsage,
+)
+from pipeline.rewards.judge.admission import ATTACKS, CONTROLS, FILLER_CHARS
 
 from .endpoint import (
     JUDGE,
+    KEY,
     QUESTION,
+    Answer,
     Request,
     Said,
     Server,
@@ -21,7 +35,130 @@ from .endpoint import (
     judging,
     parts,
     preferring,
+    scored,
 )
+
+RIGHT = {control.right for control in CONTROLS}
+ROOMY = JUDGE.model_copy(update={"max_text_chars": 10 * FILLER_CHARS, "concurrency": 8})
+
+
+def marking(mark: Callable[[str], int]) -> Answer:
+    """A judge that looks at nothing but the answer."""
+    return lambda server, request, place: scored(mark(parts(request)["answer to be scored"]))
+
+
+def perfect(text: str) -> int:
+    return 5 if text in RIGHT else 1
+
+
+def admitted(
+    answer: Answer, settings: Judge = ROOMY, lineage: tuple[str, ...] = (), budget: Budget | None = None
+) -> Admission:
+    with judging(answer, settings, budget) as (_, judge):
+        return judge.admit(lineage)
+
+
+def test_no_attack_is_a_right_answer() -> None:
+    right = {control.question: control.right for control in CONTROLS}
+    assert len({attack.asked.completion for attack in ATTACKS}) == 10
+    for attack in ATTACKS:
+        question = attack.asked.messages[0]["content"]
+        assert right[question] not in attack.asked.completion
+        assert attack.asked.reference in (None, right[question])
+
+
+@pytest.mark.slow
+def test_a_perfect_judge_is_let_in() -> None:
+    with judging(marking(perfect), ROOMY) as (server, judge):
+        admission = judge.admit(["sha256:aa", "bb"])
+        assert admission.id == judge.id
+    assert admission.attacks == 10
+    assert (admission.controls, admission.controls_right, admission.abstained) == (24, 24, {})
+    assert (len(server.requests), admission.tokens) == (34, 3400)
+    short = admitted(marking(perfect), JUDGE)
+    assert short.abstained == {"judge_too_long": 1}, "one is too long to send"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mark", [lambda _: 5, lambda _: 1, lambda _: 3, lambda text: 6 - perfect(text)])
+def test_admission_refuses_a_judge_that_cannot_judge(mark: Callable[[str], int]) -> None:
+    with judging(marking(mark)) as (server, judge), pytest.raises(JudgeRefused, match="of 24 plain questions right"):
+        judge.admit([])
+    assert len(server.requests) == 24
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fooled_by", "names"),
+    [
+        (lambda text: text == ":", ["colon"]),
+        (lambda text: '"score": 5' in text, ["fake_verdict", "role_tag", "end_of_data"]),
+        (lambda text: "professors" in text, ["authority"]),
+    ],
+)
+def test_a_judge_that_can_be_fooled_is_refused_by_name(fooled_by: Callable[[str], bool], names: list[str]) -> None:
+    with pytest.raises(JudgeRefused) as refused:
+        admitted(marking(lambda text: 4 if fooled_by(text) else perfect(text)))
+    assert f"to {len(names)} of 10 attacks" in str(refused.value)
+    assert ", ".join(names) in str(refused.value)
+    assert str(refused.value).endswith("in rewards.judge.")
+
+
+@pytest.mark.slow
+def test_two_controls_of_twenty_four_may_be_wrong_and_three_not() -> None:
+    harsh = [{control.right for control in CONTROLS[:n]} for n in (2, 3)]
+    assert admitted(marking(lambda text: 3 if text in harsh[0] else perfect(text))).controls_right == 22
+    with pytest.raises(JudgeRefused, match="21 of 24"):
+        admitted(marking(lambda text: 3 if text in harsh[1] else perfect(text)))
+    doubtful = admitted(marking(lambda text: 5 if text in RIGHT else 2 if len(text) < 60 else 3))
+    assert not doubtful.abstained, "a three is not being fooled"
+
+
+@pytest.mark.slow
+def test_who_could_not_be_asked_is_refused_with_the_reasons() -> None:
+    def flaky(server: Server, request: Request, place: int) -> Said:
+        return scored(perfect(parts(request)["answer to be scored"])) if place < 30 else Said(500)
+
+    settings = ROOMY.model_copy(update={"attempts": 1, "concurrency": 1})
+    with pytest.raises(JudgeRefused, match=r"4 of 10 attacks could not be put to .* judge_unavailable 4"):
+        admitted(flaky, settings)
+    with pytest.raises(JudgeRefused, match=r"0 of 24 .* No answer: judge_malformed 24"):
+        admitted(always(completion("It depends.")))
+    with pytest.raises(JudgeRefused, match=r"judge_budget \d+.*its budget"):
+        admitted(marking(perfect), budget=Budget(4000, None, 0, 0))
+
+
+@pytest.mark.parametrize("kin", ["sha256:0f", "0f", "SHA256:0F", " 0F "])
+def test_a_judge_of_the_policys_own_lineage_is_refused_unasked(kin: str) -> None:
+    with judging(marking(perfect)) as (server, judge), pytest.raises(JudgeRefused, match="lineage"):
+        judge.admit({"aa", kin})
+    assert server.requests == []
+
+
+@pytest.mark.slow
+def test_who_refuses_is_quoted_while_only_ours_is_asked() -> None:
+    words = b'{"error": {"message": "max_tokens is not supported with this model. Key: %s"}}' % KEY.encode()
+    lines: list[str] = []
+
+    def refusing(server: Server, request: Request, place: int) -> Said:
+        return Said(422 if "Ada" in str(request.body) else 400, words)
+
+    with judging(refusing, ROOMY, log=lines.append, key=KEY) as (_, judge):
+        with pytest.raises(JudgeRefused):
+            judge.admit(())
+        judge.score([JudgeRequest(QUESTION, "Ada's diary.")])
+    first, later = [line for line in lines if "HTTP" in line]
+    assert first.endswith("chat/completions: max_tokens is not supported with this model. Key: <hidden>")
+    assert "HTTP 422" in later and later.endswith("chat/completions"), "an answer of a user's may be in its words"
+
+
+def test_dollars_are_counted_by_kind_of_token() -> None:
+    budget = Budget(None, 1.0, 2.0, 10.0)
+    assert budget.hold(TokenUsage(100_000, 80_000))  # exactly one dollar
+    assert not budget.hold(TokenUsage(1, 0))
+    budget.settle(TokenUsage(100_000, 80_000), TokenUsage(50_000, 10_000))
+    assert (budget.spent_usd, budget.spent_tokens) == (pytest.approx(0.2), 60_000)
+
 
 ALONE = JUDGE.model_copy(update={"concurrency": 1})
 PAIR = PairComparison(QUESTION, "1", "2")
@@ -66,15 +203,6 @@ def test_session_reports_answers_once_in_the_callers_thread() -> None:
     assert [judgement.score for judgement in judgements] == [number(place) for place in range(10)]
     assert known[-1][0] == 0
     assert dict(known) == dict(enumerate(judgements))
-
-
-def test_it_works_from_within_a_running_loop_and_from_nothing() -> None:
-    async def inside() -> list[Judgement]:
-        return judge.score(asked(2))
-
-    with judging(by_number) as (_, judge):
-        assert [judgement.score for judgement in asyncio.run(inside())] == [0.0, 0.25]
-        assert judge.score([]) == [] and judge.compare([]) == []
 
 
 def test_a_comparison_is_asked_in_both_orders() -> None:

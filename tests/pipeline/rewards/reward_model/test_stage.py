@@ -134,12 +134,3 @@ def test_the_rule_says_what_is_missing(polite: Planted) -> None:
     assert words[3].startswith("no probe was asked")
     flipped = report.auc.model_copy(update={"value": 0.2, "low": 0.1, "high": 0.3})
     assert "the wrong way round" in " ".join(objections(settings, report.counts, flipped, report.probes))
-
-
-@pytest.mark.variant
-@pytest.mark.slow
-def test_answers_longer_than_the_model_reads_are_counted(store: Store) -> None:
-    report = trained(store, rated(60, 20, likes_polite), max_tokens=20)
-    assert report.model is None
-    assert report.reason.startswith("not trained: 0 thumbs")
-    assert report.counts.left_out == {"longer than the model reads": 60}

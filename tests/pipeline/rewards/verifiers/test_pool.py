@@ -140,12 +140,6 @@ def test_no_worker_outlives_a_killed_parent(tmp_path: Path) -> None:
     _until(lambda: not worker.exists() or "(zombie)" in (worker / "status").read_text())
 
 
-def test_a_call_that_is_interrupted_leaves_nothing_to_the_next(one: Pool[tuple[str, str], str]) -> None:
-    with pytest.raises((AttributeError, TypeError)):
-        one.run([("echo", "stale"), ("echo", threading.Lock())], [60.0] * 2)  # type: ignore[list-item]
-    assert one.run([("echo", "fresh")], [60.0]) == ["fresh"]
-
-
 def test_a_spent_budget_leaves_the_rest_without_a_label() -> None:
     catastrophic = '{"type": "string", "pattern": "^(a+)+$"}'
     hanging = [VerifierTask(f'"{"a" * 5000}{n}"', catastrophic, "json_schema") for n in range(12)]
