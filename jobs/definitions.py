@@ -14,11 +14,11 @@ from assets.naming import DEPLOYMENT, IO_MANAGER
 from assets.observations import champion_asset, kpi_asset
 from assets.resources import Deployment, records
 from jobs.gangs import delete_orphaned_gang
+from jobs.governance import forget, lake_upkeep
 from jobs.notices import tell
 from jobs.preference_tuning import canary_rollout, executor, loop_jobs, rollout_decision, run_tags
 from jobs.reviews import review_sample
 from jobs.sensors import schedules_of, sensors_of
-from jobs.upkeep import forget, lake_upkeep
 from pipeline.core.redaction import guard_output
 from pipeline.recipe import Automation
 

@@ -2,7 +2,9 @@
 
 Exit codes: 0 done, 1 something is wrong with what was found (it says what), 2 it could not be done (it says why).
 `forget` shows what it will remove, place by place, and asks; `--yes` answers for scripts. `forget -` reads the id
-from standard input, before the answer: it is then neither in the shell's history nor in the process list.
+from standard input, before the answer: it is then neither in the shell's history nor in the process list. The job
+`forget` takes the user by an environment variable, `user_id: {env: FORGET_USER}`: Dagster keeps the configuration of
+every run.
 """
 
 import argparse
@@ -10,12 +12,14 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from errno import ENOSPC
 from pathlib import Path
+
+import dagster as dg
 
 from assets.resources import Deployment, deployment
 from assets.rollout import rollout_ports
 from evals import erasure as evaluations
+from jobs.preference_tuning import executor
 from pipeline.core import audit, layout
 from pipeline.core.storage import digest_json
 from pipeline.governance import erasure
@@ -47,19 +51,9 @@ def main(arguments: Sequence[str]) -> int:
     except AssertionError:  # a bug of ours keeps its traceback
         raise
     except Exception as error:  # boundary: a person at a terminal; MLflow, PyIceberg and S3 have errors of their own
-        print(f"{asked.command}: {described(error)}", file=sys.stderr)
+        text = str(error).partition("\n[SQL")[0]  # a statement has the texts of its rows
+        print(f"{asked.command}: {text} ({type(error).__name__})", file=sys.stderr)
         return 2
-
-
-def described(error: Exception) -> str:
-    """An error for a person: without the statement that a database adds to it, and a full disk as one."""
-    causes: list[BaseException] = [error]
-    while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None:
-        causes.append(cause)
-    if any((isinstance(each, OSError) and each.errno == ENOSPC) or "disk is full" in str(each) for each in causes):
-        return "The disk is full. Make room and type the same command again: it goes on from there."
-    text = str(error).partition("\n[SQL")[0]
-    return f"{text} ({type(error).__name__})"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -289,6 +283,54 @@ def _reapply(settings: Deployment, asked: argparse.Namespace) -> int:
 
 def _log(line: str) -> None:
     print(line, flush=True)
+
+
+@dg.op(
+    config_schema={
+        "user_id": dg.Field(dg.StringSource, description="The source's id of the user, or better {env: A_VARIABLE}."),
+        "since": dg.Field(str, default_value="", description="ISO date or time, UTC: only rows from then on."),
+    }
+)
+def forget_one(context: dg.OpExecutionContext, deployment: Deployment) -> None:
+    """Erase a user's rows, block what learned from them, and leave a proof."""
+    since = context.op_config["since"]
+    proof = forget_user(
+        deployment,
+        context.op_config["user_id"],
+        datetime.fromisoformat(since) if since else None,
+        context.log.info,
+    )
+    context.log.info("\n".join(report_lines(proof, str(deployment.store().path(layout.proof(proof.id))))))
+    if proof.remains:
+        raise dg.Failure(
+            f"{len(proof.remains)} files of yours still name the user as owner: see the log.", allow_retries=False
+        )
+
+
+@dg.job(executor_def=executor)
+def forget():
+    """Removes a user from every live table and from disk, and blocks the models that saw the data."""
+    forget_one()
+
+
+@dg.op
+def drop_what_is_overdue(context: dg.OpExecutionContext, deployment: Deployment) -> None:
+    """Retention: governed days and raw files past the recipe's days."""
+    done = drop_overdue(deployment, context.log.info)
+    if done.raw_overdue:
+        context.log.warning(f"{len(done.raw_overdue)} parts of the source are overdue: their owner has to delete them.")
+
+
+@dg.op(ins={"after": dg.In(dg.Nothing)})
+def tidy_the_table(context: dg.OpExecutionContext, deployment: Deployment) -> None:
+    """Compaction, expiry of old snapshots, and the sweep of files that nothing names any more."""
+    keep_up(deployment, context.log.info)
+
+
+@dg.job(executor_def=executor)
+def lake_upkeep():
+    """Retention, then snapshot expiry and the sweep of unreachable files."""
+    tidy_the_table(after=drop_what_is_overdue())
 
 
 if __name__ == "__main__":

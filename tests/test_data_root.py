@@ -1,13 +1,9 @@
-"""The data root moves: no file says where it lies, and the whole loop goes on from a copy whose original is gone."""
+"""The data root moves: the whole loop goes on from a copy whose original is gone."""
 
 import shutil
-import sqlite3
-from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
-from pyiceberg.manifest import read_manifest_list
 
 from assets.records import CHECKPOINT, RECORDS, VERDICT
 from assets.resources import Deployment
@@ -18,21 +14,12 @@ from pipeline.core import audit
 from pipeline.core.storage import digest_dir
 from pipeline.registry import versions
 from pipeline.traces.lake import open_lake
-from pipeline.traces.lake.catalogue import open_table
 from pipeline.traces.materialize import read
 from tests.fork_server import ForkServer
 from tests.iterations import Iterations
 from tests.loop import deployment, forked, instance, materialized, run_loop
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
-
-ABSOLUTE = {
-    ("mlflow/mlflow.db", "experiments.artifact_location"),
-    ("mlflow/mlflow.db", "runs.artifact_uri"),
-    ("mlflow/mlflow.db", "model_versions.source"),
-    ("mlflow/mlflow.db", "model_versions.storage_location"),
-}
-"""What MLflow cannot keep relative: `registry.tracking` sets it to where the root is."""
 
 
 @pytest.fixture(scope="module")
@@ -41,42 +28,6 @@ def root(iterations: Iterations, tmp_path_factory: pytest.TempPathFactory) -> Pa
     root = iterations.second(tmp_path_factory.mktemp("moved")) / "data"
     deployment(root).tracking_uri()
     return root
-
-
-def cells(database: Path) -> Iterator[tuple[str, str]]:
-    """`table.column` and text of every cell."""
-    with closing(sqlite3.connect(database)) as connection:
-        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        for table in tables:
-            rows = connection.execute(f'SELECT * FROM "{table}"')
-            columns = [column[0] for column in rows.description]
-            for row in rows:
-                yield from ((f"{table}.{name}", str(value)) for name, value in zip(columns, row, strict=True))
-
-
-def places(root: Path, named: Path) -> set[tuple[str, str]]:
-    """Where below `root` a file names that folder: file, and `table.column` or bytes."""
-    places: set[tuple[str, str]] = set()
-    for path in root.rglob("*"):
-        if path.is_file():
-            name = str(path.relative_to(root))
-            if path.suffix == ".db":
-                places |= {(name, where) for where, text in cells(path) if str(named) in text}
-            elif str(named).encode() in path.read_bytes():
-                places.add((name, "bytes"))
-    return places
-
-
-@pytest.mark.variant
-def test_no_file_says_where_the_root_lies(root: Path, iterations: Iterations) -> None:
-    assert places(root, root) == ABSOLUTE
-    assert places(root, iterations.folder) == set(), "the root was made there"
-    with open_table(deployment(root).lake()) as table:  # Avro packs what it holds
-        manifests = [m for s in table.snapshots() for m in read_manifest_list(table.io.new_input(s.manifest_list))]
-        files = [e.data_file.file_path for m in manifests for e in m.fetch_manifest_entry(table.io)]
-    assert files
-    names = [*files, *(m.manifest_path for m in manifests)]
-    assert not [name for name in names if str(root) in name or str(iterations.folder) in name]
 
 
 @pytest.mark.variant

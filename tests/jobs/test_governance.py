@@ -9,15 +9,12 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-import sqlalchemy
 from dagster._core.utils import make_new_run_id
-from sqlalchemy.exc import OperationalError
 
 from assets.resources import Deployment, deployment
 from evals.suites import Item, suites
 from evals.suites.frozen import FrozenItem, Generation, publish
-from jobs.governance import described, drop_overdue, forget_user, main
-from jobs.upkeep import forget, lake_upkeep
+from jobs.governance import drop_overdue, forget, forget_user, lake_upkeep, main
 from pipeline.core import audit
 from pipeline.core.storage import ModelRef
 from pipeline.governance.erasure.records import ErasureProof, Person, proofs
@@ -118,19 +115,6 @@ def test_forget_shows_what_goes_and_asks(
     assert place in shown.err and "Forget this user? This cannot be undone." in shown.err
     assert rows_of(settings, USER) == (0 if code == 1 else 2)
     assert (place in shown.out, len(proofs(settings.store()))) == ((True, 1) if code == 1 else (False, 0))
-
-
-def test_a_full_disk_is_said_without_sql(tmp_path: Path) -> None:
-    engine = sqlalchemy.create_engine(f"sqlite:///{tmp_path}/small.db")
-    with engine.connect() as connection:
-        connection.execute(sqlalchemy.text("PRAGMA max_page_count = 2"))
-        connection.execute(sqlalchemy.text("CREATE TABLE runs (text)"))
-        with pytest.raises(OperationalError) as full:
-            connection.execute(sqlalchemy.text("INSERT INTO runs VALUES (zeroblob(100000))"))
-        with pytest.raises(OperationalError) as other:
-            connection.execute(sqlalchemy.text("SELECT * FROM absent"))
-    assert "[SQL" in str(full.value) and described(full.value).startswith("The disk is full. Make room and type")
-    assert described(other.value) == "(sqlite3.OperationalError) no such table: absent (OperationalError)"
 
 
 def test_forget_says_what_a_source_of_others_keeps(settings: Deployment, monkeypatch, capsys) -> None:
