@@ -10,7 +10,7 @@ from assets.observations import end, refuse_blocked
 from assets.on_record import MLFLOW_RUN_TAG, judged, on_record, run_links
 from assets.records import CHECKPOINT
 from assets.resources import Deployment
-from assets.rollout import begin_rollout, fingerprints, is_gradable
+from assets.rollout import begin_rollout, fingerprints, is_gradable, is_rated
 from evals.gate import GateVerdict
 from pipeline.core import layout
 from pipeline.registry.runs import version_page
@@ -98,7 +98,7 @@ def canary(
             proposer(context.run.tags, account()),
             fingerprints(recipe, iteration.champion, model_version.model, log),
         ),
-        policy_of(recipe.rollout, gradable=is_gradable(deployment, iteration)),
+        policy_of(recipe.rollout, gradable=is_gradable(deployment, iteration), rated=is_rated(deployment, iteration)),
         time.time(),
     )
     if proposed.waits:  # the iteration stays open

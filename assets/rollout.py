@@ -18,11 +18,10 @@ from pipeline.recipe.section import joined
 from pipeline.recipe.traces import DemoSource
 from pipeline.registry.versions import project
 from pipeline.rollout.controller import Pace, drive
-from pipeline.rollout.evidence import UnitCounts
 from pipeline.rollout.fold import read_state
-from pipeline.rollout.grading import answer_grader
+from pipeline.rollout.grading import answer_grader, by_thumbs
 from pipeline.rollout.notices import tell
-from pipeline.rollout.plan import LABEL_COLUMNS, last_week
+from pipeline.rollout.plan import LABEL_COLUMNS, LastWeek, last_week
 from pipeline.rollout.probe import fingerprint_of_files
 from pipeline.rollout.record import Fingerprints, RolloutState, read_events
 from pipeline.rollout.router import LiveMetricsPort, NullMetrics, RolloutPorts, Unsettled
@@ -47,7 +46,7 @@ def rollout_ports(deployment: Deployment, metrics: LiveMetricsPort = UNWATCHED, 
     return RolloutPorts(store, name, split, follow, metrics, notify=lambda: tell(store, name, url), warm=warm)
 
 
-def read_last_week(deployment: Deployment) -> tuple[list[UnitCounts], float]:
+def read_last_week(deployment: Deployment) -> LastWeek:
     """Last week's requests. Raises ValueError before the first iteration, and where its labels are not there any
     more."""
     labels = LABELS.read(deployment.store(), deployment.latest().id)
@@ -66,9 +65,15 @@ def read_status(deployment: Deployment) -> RolloutStatus:
 
 def is_gradable(deployment: Deployment, iteration: Iteration) -> bool:
     """Whether answers can be graded while the candidate is rolled out: by references, as some traces had them, or by
-    the gate's judge. Without either, requests, errors and latencies decide alone."""
+    the gate's judge. Without either, what users say does (`is_rated`), or requests, errors and latencies alone."""
     labels = LABELS.read(deployment.store(), iteration.id)
     return bool(labels.checked + labels.remembered) or deployment.recipe_of(iteration).gate_judge is not None
+
+
+def is_rated(deployment: Deployment, iteration: Iteration) -> bool:
+    """Whether users said anything of the answers that the candidate's iteration learned from."""
+    feedback = LABELS.read(deployment.store(), iteration.id).components.get("feedback")
+    return feedback is not None and feedback.count > 0
 
 
 def fingerprints(recipe: Recipe, champion: ModelRef, candidate: ModelRef, log: Log) -> Fingerprints:
@@ -96,10 +101,13 @@ def follow_rollout(
     if not state.active or state.proposal is None:
         return drive(rollout_ports(deployment, log=log), Pace(0.0), log)
     recipe = _judged_by(deployment, log)
+    by_feedback = state.proposal.policy.by_feedback
+    thumbs = by_thumbs(recipe.rewards.feedback, recipe.rollout.rated_within_s) if by_feedback else None
+
     with (
         deployment.judge(recipe.gate_judge) as judge,
-        answer_grader(recipe, judge, store, state.rollout, log) as grading,
-        live_traffic(deployment, recipe, grading, log) as traffic,
+        answer_grader(recipe, judge, store, state.rollout, log) as answers,
+        live_traffic(deployment, recipe, thumbs or answers, log) as traffic,
     ):
 
         def wait(seconds: float) -> None:

@@ -171,7 +171,7 @@ def _metrics(deployment: Deployment, judged_by: Recipe, grading: Grading, log: L
 
     address = Address(recipe.traces.source, deployment.source_uri())
     production = ProductionTraces(address, recipe.traces, name, lambda: forgotten(store))
-    return ProductionLooks(PrometheusLooks(metrics, name), production, judged_by.rewards, log)
+    return ProductionLooks(PrometheusLooks(metrics, name), production, judged_by.rewards, grading.rated_within_s, log)
 
 
 class SlotIdentity:

@@ -99,11 +99,11 @@ def _plan(settings: Deployment, asked: argparse.Namespace) -> int:
     if rollout.traffic.kind == "none":
         print(f"{Unrouted().reason}. There is no stage to look at.")
         return REFUSED
-    users, days = read_last_week(settings)
-    traffic = traffic_of(users, days)
-    stages = plan(policy_of(rollout, gradable=traffic.graded_share > 0), traffic)
-    requests = traffic.requests_per_day * days
-    print(f"{requests:,.0f} requests of {traffic.users:,.0f} users in {days:.1f} days, as admitted;")
+    week = read_last_week(settings)
+    traffic, rated = traffic_of(week.users, week.days), week.by_feedback
+    stages = plan(policy_of(rollout, gradable=traffic.graded_share > 0 and not rated, rated=rated), traffic)
+    requests = traffic.requests_per_day * week.days
+    print(f"{requests:,.0f} requests of {traffic.users:,.0f} users in {week.days:.1f} days, as admitted;")
     print(f"{traffic.graded_share:.0%} graded, of them {traffic.quality:.1%} right, ICC {traffic.icc:.2f}\n")
     print("weight  graded answers      days  an equal canary passes")
     for stage in stages:

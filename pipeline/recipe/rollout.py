@@ -24,7 +24,8 @@ class GatewayTraffic(Section):
     """Root URLs of two OpenAI-compatible servers that others keep, such as http://10.0.0.1:8000/v1, each for one model;
     null: it starts one for each model that it serves, on this machine."""
     record: Literal["text", "operations"] = "text"
-    """Whether prompts and answers are recorded; without text, answers are counted and timed, and not graded."""
+    """Whether prompts and answers are recorded; without text, answers are counted and timed, and only users grade
+    them."""
     trust_user_header: bool = True
     """Whether `x-user-id` is believed; a gateway that strangers reach must not."""
     allowed_hosts: tuple[DnsName, ...] = ()
@@ -83,6 +84,9 @@ class Rollout(Section):
     """Percent of traffic on the canary, stage by stage."""
     dwell_s: tuple[float, ...] = (86_400.0, 604_800.0, 86_400.0)
     """Time observed at each weight before it may rise (seed: 24 h at 5%, 7 days at 25%)."""
+    rated_within_s: NonNegativeFloat = 600.0
+    """Where what users say is all that grades: how long an answer may wait for it. What they say later is not counted,
+    and a stage's dwell ends so much later."""
     holdback: Percent = 5
     """Percent of traffic that stays with the champion at the last weight, to compare with until the promotion."""
     min_canary_requests: PositiveInt | Literal["auto"] = "auto"

@@ -1,5 +1,5 @@
 """Grades of what production served: by the reference where there is one, else by the gate's judge, who is asked once
-an answer; and rewards of traces, composed as labels are without a judge."""
+an answer, else by what users say; and rewards of traces, composed as labels are without a judge."""
 
 import json
 from collections import defaultdict
@@ -32,13 +32,14 @@ GRADES = frozenset({"correct", "wrong", "no_answer"})
 
 
 class ServedAnswer(NamedTuple):
-    """An answer that production gave. `reference`: "" where the application knew none. `user_id`: who asked, since
-    forgetting that person removes the judgement."""
+    """An answer that production gave. `reference`: "" where the application knew none; `feedback`: scores with name,
+    value and source; `user_id`: who asked, since forgetting that person removes the judgement."""
 
     messages: Messages
     text: str
     finished: bool
     reference: str
+    feedback: Sequence[Mapping[str, Any]] = ()
     user_id: str | None = None
 
 
@@ -54,6 +55,9 @@ class Grading(NamedTuple):
 
     grade: AnswerGrader
     digest: str = ""
+    rated_within_s: float | None = None
+    """Where only what users say grades: how long it is waited for, and what is ungraded then stays so. None: the
+    answers themselves are graded."""
 
 
 @contextmanager
@@ -156,17 +160,39 @@ def _reward(sample: RewardSample, grade: Grade | None, settings: Rewards) -> Fin
 
 
 def rated(feedback: Sequence[Mapping[str, Any]], settings: Feedback) -> Finding:
-    """What users said of an answer, as the posterior mean of their scores: those of one name are one answer, and
-    questions asked again are none."""
-    by_name: dict[str, list[float]] = defaultdict(list)
-    for score in feedback:
-        if score["value"] is not None and score["name"] != RETRY:
-            by_name[score["name"]].append(score["value"])
-    if not by_name:
+    """What users said of an answer, as the posterior mean of their scores: those of one name are one answer."""
+    answers = user_scores(feedback)
+    if not answers:
         return DOES_NOT_APPLY
     strength = settings.prior_strength
-    return Finding((sum(map(fmean, by_name.values())) + 0.5 * strength) / (len(by_name) + strength))
+    return Finding((sum(answers) + 0.5 * strength) / (len(answers) + strength))
+
+
+def user_scores(feedback: Sequence[Mapping[str, Any]]) -> list[float]:
+    """What users said of an answer, a mean for each name of a score; questions asked again are none."""
+    by_name: dict[str, list[float]] = defaultdict(list)
+    for score in feedback:
+        value = score["value"]
+        if value is not None and score["name"] != RETRY:
+            by_name[score["name"]].append(value)
+    return [fmean(values) for values in by_name.values()]
 
 
 LIKED = 0.5
-"""What was said of an answer, in [0, 1], above which it is a good one."""
+"""Mean of what was said of an answer, in [0, 1], above which it is a right one."""
+UNRATED = Finding(None, "unrated")
+
+
+def by_thumbs(feedback: Feedback, rated_within_s: float) -> Grading:
+    """Of a gateway's answers, each with what was said of it."""
+
+    def grade(answers: Sequence[ServedAnswer]) -> list[str]:
+        said = [user_scores(each.feedback) for each in answers]
+        return [UNGRADED if not scores else "correct" if fmean(scores) > LIKED else "wrong" for scores in said]
+
+    return Grading(grade, digest_json(["thumbs", settings(feedback, Operational)]), rated_within_s)
+
+
+def thumbs(held: Sequence[RewardSample]) -> list[Finding]:
+    """Of production's traces: a label in place of the composed reward. The prior moves no mean over 0.5."""
+    return [UNRATED if each.feedback.value is None else Finding(float(each.feedback.value > LIKED)) for each in held]

@@ -102,29 +102,37 @@ def _graded(policy: RolloutPolicy, quality: float, weight: int, clustering: floa
 
 
 WEEK_S = 7 * DAY_S
-LABEL_COLUMNS = ("timestamp", "user_id", "outcome", "judge")
+LABEL_COLUMNS = ("timestamp", "user_id", "outcome", "judge", "feedback")
 _CHECKED: Mapping[str, float] = {each.value: each.score for each in Outcome if each.score is not None}
 
 
-def last_week(labels: pa.Table) -> tuple[list[UnitCounts], float]:
-    """Each user's requests in the seven days up to the newest row, and the days that they cover (one at least).
-    `labels` has LABEL_COLUMNS."""
+class LastWeek(NamedTuple):
+    """Each user's requests, the days that they cover (one at least), and whether users alone graded them."""
+
+    users: list[UnitCounts]
+    days: float
+    by_feedback: bool
+
+
+def last_week(labels: pa.Table) -> LastWeek:
+    """The seven days up to the newest row. `labels` has LABEL_COLUMNS."""
     rows = labels.to_pylist()
     times = [row["timestamp"].timestamp() for row in rows]
     newest = max(times, default=0.0)
+    rows = [row for row, at in zip(rows, times, strict=True) if newest - at < WEEK_S]
+    by_feedback = all(_grade(row) is None for row in rows) and any(row["feedback"] is not None for row in rows)
     users: dict[str, UnitCounts] = {}
-    oldest = newest
-    for row, at in zip(rows, times, strict=True):
-        if newest - at >= WEEK_S:
-            continue
-        oldest = min(oldest, at)
+    for row in rows:
         before, is_right = users.get(row["user_id"], UnitCounts()), _grade(row)
+        if by_feedback:
+            is_right = None if row["feedback"] is None else row["feedback"] > LIKED
         users[row["user_id"]] = UnitCounts(
             requests=before.requests + 1,
             graded=before.graded + (is_right is not None),
             correct=before.correct + (is_right is True),
         )
-    return list(users.values()), max(1.0, (newest - oldest) / DAY_S)
+    oldest = min((at for at in times if newest - at < WEEK_S), default=newest)
+    return LastWeek(list(users.values()), max(1.0, (newest - oldest) / DAY_S), by_feedback)
 
 
 def _grade(row: Mapping[str, Any]) -> bool | None:

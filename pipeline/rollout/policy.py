@@ -25,6 +25,8 @@ class RolloutPolicy(Rollout):
     """What the router randomises."""
     gradable: bool = True
     """Whether answers can be graded at all. If not, requests, errors and latencies alone decide."""
+    by_feedback: bool = False
+    """Whether what users say is all that grades: of an unrated answer, nothing is known."""
 
     @property
     def needs_approval(self) -> bool:
@@ -35,9 +37,12 @@ class RolloutPolicy(Rollout):
         return min(self.weights[stage], 100 - self.holdback)
 
 
-def policy_of(section: Rollout, max_metrics_age_s: float = 300.0, gradable: bool = True) -> RolloutPolicy:
+def policy_of(
+    section: Rollout, max_metrics_age_s: float = 300.0, gradable: bool = True, rated: bool = False
+) -> RolloutPolicy:
     """The policy that a recipe's section spells. `gradable`: whether there are references or a judge to grade answers
-    by. Raises ValueError when the stages do not lead to 100%, or leave nothing to compare with."""
+    by, and texts to grade; `rated`: whether users rate answers, which grades where nothing else does. Raises ValueError
+    when the stages do not lead to 100%, or leave nothing to compare with."""
     weights, dwell = section.weights, section.dwell_s
     rising = all(a < b for a, b in pairwise(weights))
     if len(weights) < 2 or not rising or weights[-1] != 100:
@@ -53,11 +58,13 @@ def policy_of(section: Rollout, max_metrics_age_s: float = 300.0, gradable: bool
             f"and {99 - weights[-2]}."
         )
     silent = section.traffic.kind == "gateway" and section.traffic.record == "operations"
+    readable = gradable and not (silent and section.metrics is None)
     derived = {
         "max_look_s": 2 * section.look_every_s,
         "max_metrics_age_s": max_metrics_age_s,
         "unit": "user" if section.traffic.kind == "gateway" else "request",
-        "gradable": gradable and not (silent and section.metrics is None),
+        "gradable": readable or rated,
+        "by_feedback": rated and not readable,
     }
     return RolloutPolicy.model_validate({**dict(section), **derived})
 

@@ -11,11 +11,12 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
+from pipeline.core.storage import digest_json
 from pipeline.recipe import Rewards
 from pipeline.recipe.traces import Traces
 from pipeline.rewards.samples import samples
 from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, UnitCounts, complete_until
-from pipeline.rollout.grading import NO_SIGNAL, composed, label_digest_of, rated
+from pipeline.rollout.grading import NO_SIGNAL, composed, label_digest_of, rated, thumbs
 from pipeline.rollout.router import Arm, LiveMetricsPort, Split
 from pipeline.serving.endpoint import HEAD, digest_head
 from pipeline.traces.annotations import merged
@@ -54,11 +55,17 @@ class ProductionLooks:
         operations: LiveMetricsPort,
         production: ProductionTraces,
         rewards: Rewards,
+        rated_within_s: float | None = None,
         log: Callable[[str], None] = lambda line: None,
     ) -> None:
+        """`rated_within_s`: where what users say within that time is all that grades."""
         self._operations, self._production = operations, production
-        self._rewards, self._log, self._meanings = rewards, log, Meanings(production.rules.scores)
+        self._rated_within_s, self._log = rated_within_s, log
+        self._meanings = Meanings(production.rules.scores)
         self._label, self._digest = composed(rewards), label_digest_of(rewards)
+        if rated_within_s is not None:
+            self._label, self._digest = thumbs, digest_json(["thumbs", self._digest])
+        self._rewards = rewards
 
     def look(self, split: Split, request: LookRequest) -> LiveMetrics | None:
         """None where there are no operations. Raises what they do, and ValueError or OSError when the source cannot be
@@ -78,8 +85,12 @@ class ProductionLooks:
         if unknown := len(traces) - sum(map(len, own.values())):
             self._log(f"quality: {unknown} traces name neither of the two models")
         rewards = {arm: self._rewarded(self._admitted(own[arm], now), said) for arm in own}
-        graded = ([(at, reward is not None) for at, reward in each] for each in rewards.values())
-        until = min(now, *(complete_until(each, newest) for each in graded))
+        if self._rated_within_s is None:
+            until = min(
+                *(complete_until([(at, r is not None) for at, r in each], newest) for each in rewards.values()), now
+            )
+        else:  # who will still say something is unknown
+            until = min(newest, now - self._rated_within_s)
         return seen.model_copy(
             update={
                 "champion": _merged(seen.champion, [reward for at, reward in rewards["champion"] if at <= until]),

@@ -174,7 +174,8 @@ def _coverage(evidence: LiveEvidence, policy: RolloutPolicy) -> str:
     champion, canary = (arm.coverage.minus(before.coverage) for arm, before in arms)
     if not policy.gradable or not _differ(champion, canary, policy):
         return ""
-    return f"{canary.share:.1%} of the canary's answers are graded and {champion.share:.1%} of the champion's"
+    how = "rated by users" if policy.by_feedback else "graded"
+    return f"{canary.share:.1%} of the canary's answers are {how} and {champion.share:.1%} of the champion's"
 
 
 def _differ(champion: Ratio, canary: Ratio, policy: RolloutPolicy) -> bool:
@@ -193,7 +194,11 @@ def blind_spots(evidence: LiveEvidence, policy: RolloutPolicy) -> tuple[str, ...
     spots: list[str] = []
     seen = evidence.champion.requests + evidence.canary.requests > 0
     if not policy.gradable:
-        spots.append("quality: nothing here can be graded. Give references, or a judge")
+        spots.append("quality: nothing here can be graded. Give references, a judge, or collect feedback")
+    if policy.by_feedback:
+        spots.append(
+            "quality: only users grade, and what those think who say nothing is not seen. Give references, or a judge"
+        )
     users = min(evidence.champion.users, evidence.canary.users)
     if policy.gradable and seen and policy.unit == "user" and users < MIN_USERS:
         spots.append(
@@ -312,6 +317,6 @@ def stage_timeout(lacks: str, evidence: LiveEvidence, policy: RolloutPolicy, cov
     if not evidence.canary.requests:
         ways = "the canary got no request: look at the router and at what production asks"
     elif policy.gradable and evidence.canary.graded < LEAST_GRADED * evidence.canary.requests:
-        ways = "most of the canary's answers have no grade: give references, or a judge"
+        ways = "most of the canary's answers have no grade: give references, a judge, or collect more feedback"
     waited = f"{lacks} after {covered_s:.0f} s with metrics, over {dwell_s + policy.max_wait_s:.0f} s (dwell and "
     return f"{waited}rollout.max_wait_s). {ways.capitalize()}; resume it to wait as long again, or abort it."

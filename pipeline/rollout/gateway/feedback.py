@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -18,11 +19,17 @@ from pipeline.core.storage import Store, append
 from pipeline.rollout.gateway.asked import BadRequest
 from pipeline.rollout.gateway.spans import (
     FLUSH_S,
+    LATE_S,
     RECORDED_AT,
+    RecordedExport,
     lines_from_the_end,
     otlp_attributes,
 )
-from pipeline.traces.sources.otlp import EXPLANATION, ID, LABEL, NAME, RESULT, SOURCE, VALUE
+from pipeline.traces.rows import Score
+from pipeline.traces.scores import Meanings
+from pipeline.traces.sources import otlp
+from pipeline.traces.sources.fields import EPOCH
+from pipeline.traces.sources.otlp import EXPLANATION, ID, LABEL, NAME, RESULT, SOURCE, VALUE, score_of
 
 LOOK_BACK_BYTES = 64 << 20
 """Of each span file, from its end: how far back an answer may lie."""
@@ -84,6 +91,31 @@ class FeedbackRecorder:
                     if left < 0:
                         break
         return ""
+
+
+def scores_since(folder: Path, since: float, meanings: Meanings) -> dict[str, list[dict[str, Any]]]:
+    """By trace, what was said of answers since that time, each user's newest word: name and value."""
+    newest: dict[str, Score] = {}
+    for path in sorted(folder.glob("*.jsonl")):
+        if path.stat().st_mtime < since - LATE_S:
+            continue
+        for place, line in enumerate(lines_from_the_end(path, since)):
+            for score in _scores(line, place):
+                before = newest.setdefault(score.id, score)
+                newest[score.id] = max(before, score, key=lambda each: each.updated_at or EPOCH)
+    by_trace: dict[str, list[dict[str, Any]]] = {}
+    for score in newest.values():
+        by_trace.setdefault(score.trace_id, []).append({"name": score.name, "value": meanings.of(score).value})
+    return by_trace
+
+
+def _scores(line: bytes, place: int) -> list[Score]:
+    try:
+        export = msgspec.json.decode(line, type=RecordedExport)
+        scores = [score_of(each.record, place) for each in otlp.records(export) if each.is_log]
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return []
+    return [score for score in scores if score is not None]
 
 
 def _line(given: FeedbackRequest, trace_id: str, with_text: bool, now: float) -> bytes:

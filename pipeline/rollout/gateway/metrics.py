@@ -6,9 +6,10 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import reduce
+from typing import Any
 
 import msgspec
 
@@ -16,6 +17,7 @@ from pipeline.core import layout
 from pipeline.core.storage import Store
 from pipeline.recipe.traces import Traces
 from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, UnitCounts, complete_until
+from pipeline.rollout.gateway.feedback import scores_since
 from pipeline.rollout.gateway.spans import FLUSH_S, RecordedRequest, recorded
 from pipeline.rollout.grading import GRADES, PENDING, Grading, ServedAnswer
 from pipeline.rollout.router import Arm, Split
@@ -25,6 +27,7 @@ from pipeline.traces.batch import REFERENCE_KEY, BatchBuilder
 from pipeline.traces.erased import Forgotten, forgotten
 from pipeline.traces.gates import GateRules, confidential, consent, erased, region
 from pipeline.traces.rows import Trace
+from pipeline.traces.scores import Meanings
 
 WATERMARK_S = 2 * FLUSH_S
 """What was written so long ago is in the files."""
@@ -38,7 +41,7 @@ class SpanMetrics:
     def __init__(self, store: Store, model_name: str, grading: Grading, traces: Traces) -> None:
         """`traces`: under which keys a request says whether its answer may be read, and what counts as a yes."""
         self._store, self._model_name, self._grading = store, model_name, grading
-        self._traces = traces
+        self._traces, self._meanings = traces, Meanings(traces.scores)
 
     def look(self, split: Split, request: LookRequest) -> LiveMetrics | None:
         """What both arms did under a split; None without a canary. The window is empty before anything can have been
@@ -54,13 +57,13 @@ class SpanMetrics:
         for row in seen:
             slow = request.slow_over_s is not None and row.latency_s > request.slow_over_s
             units[row.arm][row.unit].update(requests=1, errors=row.failed, slow=slow)
-        answered = [row for row in rows if row.at > graded_since and _is_answered(row)]
-        may_read = readable(answered, self._traces, forgotten(self._store), request.now)
-        allowed = [row for row, is_readable in zip(answered, may_read, strict=True) if is_readable]
-        outcomes = self._grading.grade([_answer(row) for row in allowed]) if allowed else ()
-        graded = [(r, each) for r, each in zip(allowed, outcomes, strict=True) if each in (*GRADES, PENDING)]
-        by_arm = ([(row.at, each != PENDING) for row, each in graded if row.arm == arm] for arm in units)
-        graded_until = min(complete_until(each, until) for each in by_arm)
+        by_thumbs = self._grading.rated_within_s is not None
+        answered = [row for row in rows if row.at > graded_since and _is_answered(row, with_text=not by_thumbs)]
+        allowed = answered  # what a user says is counted, and no answer is read
+        if not by_thumbs:
+            may_read = readable(answered, self._traces, forgotten(self._store), request.now)
+            allowed = [row for row, is_readable in zip(answered, may_read, strict=True) if is_readable]
+        graded, graded_until = self._graded(allowed, until, request.now)
         for row, outcome in graded:
             if row.at <= graded_until:
                 is_graded, correct = outcome in GRADES, outcome == "correct"
@@ -81,6 +84,23 @@ class SpanMetrics:
             label_digest=self._grading.digest,
         )
 
+    def _graded(
+        self, rows: Sequence[RecordedRequest], until: float, now: float
+    ) -> tuple[list[tuple[RecordedRequest, str]], float]:
+        """The outcome of each answer that can be graded, and until when the outcomes of both arms are complete."""
+        wait_s = self._grading.rated_within_s
+        scores: Mapping[str, Sequence[Mapping[str, Any]]] = {}
+        if wait_s is not None and rows:
+            scores = scores_since(self._store.path(layout.feedback(self._model_name)), rows[0].at, self._meanings)
+        answers = [_answer(row)._replace(feedback=scores.get(row.trace_id, ())) for row in rows]
+        graded = list(zip(rows, self._grading.grade(answers) if rows else (), strict=True))
+        if wait_s is not None:  # who will still say something is unknown
+            return graded, min(until, now - wait_s)
+        graded = [(row, each) for row, each in graded if each in (*GRADES, PENDING)]
+        arms: tuple[Arm, ...] = ("champion", "canary")
+        by_arm = ([(row.at, each != PENDING) for row, each in graded if row.arm == arm] for arm in arms)
+        return graded, min(complete_until(each, until) for each in by_arm)
+
 
 _Units = defaultdict[str, Counter[str]]
 
@@ -90,9 +110,10 @@ def _latencies(seconds: Sequence[float]) -> Latencies:
     return Latencies(edges_s=EDGES_S, counts=tuple(float(counts[place]) for place in range(len(EDGES_S))))
 
 
-def _is_answered(row: RecordedRequest) -> bool:
+def _is_answered(row: RecordedRequest, with_text: bool) -> bool:
     """Whether an answer was recorded that its arm alone gave."""
-    return "gen_ai.output.messages" in row.marks and "rollout.aborted" not in row.marks and not row.failed
+    whole = ("gen_ai.output.messages" in row.marks or not with_text) and "rollout.aborted" not in row.marks
+    return whole and not row.failed
 
 
 def _answer(row: RecordedRequest) -> ServedAnswer:

@@ -18,6 +18,7 @@ from jobs.rollout import main
 from pipeline.core import audit
 from pipeline.rollout.evidence import UnitCounts
 from pipeline.rollout.gateway.split import GatewaySplit
+from pipeline.rollout.plan import LastWeek
 from pipeline.rollout.record import Phase
 from pipeline.rollout.router import Split
 from tests.jobs.rollout.decided import decided, hold_again, look, state, weight
@@ -36,7 +37,7 @@ def test_status_without_a_rollout_says_who_serves(settings: Deployment, capsys) 
 def test_status_says_what_is_held_why_and_what_to_type(settings: Deployment, held: str, capsys) -> None:
     assert main(["status"]) == 0
     out = capsys.readouterr().out
-    for words in (f"{held}, of version 7", "held since", "of 5% → 25% → 80%; the router reads 5%", "no metrics"):
+    for words in (f"{held}, of version 7", "held since", "5% on the canary; the router reads 5%", "no metrics"):
         assert words in out
     assert f"pt rollout resume --rollout {held} --reason 'WHY'" in out
     assert f"pt rollout abort --rollout {held} --reason 'WHY'" in out
@@ -188,7 +189,7 @@ def test_a_plan_has_the_days_of_each_stage(
     settings: Deployment, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     users = [UnitCounts(requests=20, graded=20, correct=14)] * 400
-    monkeypatch.setattr(commands, "read_last_week", lambda settings: (users, 6.9))
+    monkeypatch.setattr(commands, "read_last_week", lambda settings: LastWeek(users, 6.9, False))
     assert main(["plan"]) == 0
     out = capsys.readouterr().out
     assert "8,000 requests of 400 users in 6.9 days" in out

@@ -8,6 +8,7 @@ from tests.pipeline.rollout.looks import BY_REQUEST, POLICY, arm, arm_look, evid
 from tests.variants import one_and_variants
 
 SILENT = POLICY.model_copy(update={"gradable": False})
+RATED = POLICY.model_copy(update={"by_feedback": True})
 
 
 @pytest.mark.parametrize("count", [float("nan"), float("inf"), -1.0])
@@ -123,6 +124,17 @@ def test_grades_that_the_canary_gets_less_often_hold():
     assert comparability_problem(covered((1500, 400), (100, 0)), 5, POLICY)
     assert not comparability_problem(less, 5, SILENT)
     assert not comparability_problem(covered((1843, 57), (95, 5)), 5, POLICY)
+
+
+def test_users_who_rate_the_canary_less_often_hold():
+    assert "60.0% of the canary's answers are rated by users and 97" in comparability_problem(
+        covered((1843, 57), (60, 40)), 5, RATED
+    )
+
+
+def test_who_says_nothing_is_not_seen():
+    spots = blind_spots(covered((95, 1805), (5, 95)), RATED)
+    assert spots == blind_spots(LiveEvidence(), RATED)[:1] + spots[1:] and "who say nothing is not seen" in spots[0]
 
 
 def test_more_grades_than_requests_hold():

@@ -21,7 +21,7 @@ from pipeline.traces.erased import NOBODY
 from pipeline.traces.rows import Trace
 from pipeline.traces.sources.protocol import Address
 from tests.contexts import forgetting
-from tests.pipeline.traces.conftest import observation, write
+from tests.pipeline.traces.conftest import observation, score, write
 
 CHAMPION, CANARY = (ModelRef(uri=f"/{letter}", digest=letter * 64) for letter in "ab")
 A, B, OTHER = (f"model@{letter * 12}" for letter in "abc")
@@ -54,9 +54,9 @@ class Seen(NamedTuple):
 
 def look(root: Path, asked: LookRequest | None = None, rewards: Rewards | None = None, **more: Any) -> Seen:
     source = ExportSource(kind="langfuse_export", uri=str(root))
-    erased, log = more.get("erased", lambda: NOBODY), more.get("log", print)
+    erased, within_s, log = more.get("erased", lambda: NOBODY), more.get("within_s"), more.get("log", print)
     production = ProductionTraces(Address(source, str(root)), Traces(source=source), "model", erased)
-    looks = ProductionLooks(Operations(more.get("lag_s", 0.0)), production, rewards or Rewards(), log)
+    looks = ProductionLooks(Operations(more.get("lag_s", 0.0)), production, rewards or Rewards(), within_s, log)
     seen = looks.look(SPLIT, asked or request())
     assert seen is not None
     return Seen(seen.champion.units[""], seen.canary.units[""], seen)
@@ -108,6 +108,20 @@ def test_labels_that_come_late_hold_the_watermark(tmp_path: Path, monkeypatch: p
     assert (seen.champion.graded, seen.canary.graded, seen.canary.ungraded) == (30, 10, 0)
     after = look(tmp_path, request(graded_since=seen.whole.graded_until))
     assert (after.champion.graded, after.canary.graded) == (0, 20), "and are counted once they are there"
+
+
+def test_where_thumbs_alone_grade_the_unrated_are_counted(tmp_path: Path) -> None:
+    rows = [*answers(4, A), *answers(4, B, wrong=4, first=10)]
+    write(tmp_path, "observations/2026-01-05.jsonl", rows)
+    thumbs = [score(n, n, float(n < 10)) for n in (0, 1, 10)]
+    write(tmp_path, "scores/2026-01-06.jsonl", [*thumbs, score(99, 11, 1.0, source="EVAL")])
+    seen = look(tmp_path, within_s=60.0)
+    assert (seen.champion.graded, seen.champion.correct, seen.champion.ungraded) == (2, 2, 2)
+    assert (seen.canary.graded, seen.canary.correct, seen.canary.ungraded) == (1, 0, 3), "of references nothing"
+    early = look(tmp_path, request(now=START + 61.5), within_s=60.0)
+    assert (early.whole.graded_until, early.champion.graded + early.champion.ungraded) == (START + 1.5, 2)
+    own = look(tmp_path)
+    assert (own.canary.graded, own.whole.label_digest != seen.whole.label_digest) == (4, True)
 
 
 def trace(model: str = "", **metadata: Any) -> Trace:

@@ -138,8 +138,11 @@ def test_a_gateway_that_records_no_text_cannot_be_graded():
     silent = {"traffic": {"kind": "gateway", "record": "operations"}}
     assert policy_of(Rollout()).gradable
     unread = policy_of(Rollout(), gradable=False)
-    assert not unread.gradable
+    assert (unread.gradable, unread.by_feedback) == (False, False)
     assert not policy_of(Rollout.model_validate(silent)).gradable
+    rated = [policy_of(Rollout.model_validate(section), rated=True) for section in ({}, silent)]
+    assert [(each.gradable, each.by_feedback) for each in rated] == [(True, False), (True, True)]
+    assert policy_of(Rollout(), gradable=False, rated=True).by_feedback
     with pytest.raises(ValueError, match="splits by user"):
         Rollout.model_validate({**silent, "metrics": ROUTE["metrics"]})
 

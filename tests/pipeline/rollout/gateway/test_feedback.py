@@ -8,12 +8,18 @@ import pytest
 
 from pipeline.core import layout
 from pipeline.core.storage import Store
+from pipeline.recipe import Rewards
+from pipeline.recipe.traces import DemoSource, Traces
+from pipeline.rollout.evidence import LiveMetrics, LookRequest
 from pipeline.rollout.gateway.asked import BadRequest, CallerRequest
 from pipeline.rollout.gateway.feedback import FeedbackRecorder
+from pipeline.rollout.gateway.metrics import SpanMetrics
 from pipeline.rollout.gateway.spans import FLUSH_S, Served, Try, line
+from pipeline.rollout.grading import by_thumbs
+from pipeline.rollout.router import route
 from pipeline.traces.sources.otel import Otel
 from tests.pipeline.rollout.gateway.slot_server import response
-from tests.pipeline.rollout.gateway.world import NAME, World
+from tests.pipeline.rollout.gateway.world import NAME, World, awaited
 
 pytestmark = pytest.mark.slow
 
@@ -94,3 +100,27 @@ def test_what_is_no_feedback_is_refused(gateway, body, status):
     reply = gateway.client.post("/v1/feedback", json=body)
     assert (reply.status_code, reply.json()["error"]["type"]) == (status, "invalid_request_error")
     assert not before or len(scores_of(gateway)) == before
+
+
+def test_thumbs_that_are_posted_are_grades_of_their_arm(gateway: World) -> None:
+    awaited(lambda: gateway.state().served == gateway.state().recorded)  # what was asked before
+    split, since = gateway.split(50), time.time()
+    for number, score in enumerate(("up", "down", "")):
+        answered_as(gateway, f"chatcmpl-{number}")
+        if score:
+            assert send(gateway, id=f"chatcmpl-{number}", score=score).is_success
+    send(gateway, id="chatcmpl-1", score="up")  # they changed their mind
+    awaited(lambda: gateway.state().served == gateway.state().recorded)
+    arm = route(split, "somebody")
+    metrics = SpanMetrics(gateway.store, NAME, by_thumbs(Rewards().feedback, 0.0), Traces(source=DemoSource()))
+
+    def look() -> LiveMetrics | None:
+        seen = metrics.look(split, LookRequest(since=since, now=time.time(), slow_over_s=None))
+        assert seen is not None
+        return seen if getattr(seen, arm).sum().requests == 3 else None
+
+    counts = getattr(awaited(look), arm).sum()
+    assert (counts.graded, counts.correct, counts.ungraded) == (2, 2, 1)
+    waits = SpanMetrics(gateway.store, NAME, by_thumbs(Rewards().feedback, 60.0), Traces(source=DemoSource()))
+    early = waits.look(split, LookRequest(since=since, now=time.time(), slow_over_s=None))
+    assert early is not None and getattr(early, arm).sum().graded == 0, "somebody may still say something"
