@@ -37,7 +37,12 @@ def test_status_without_a_rollout_says_who_serves(settings: Deployment, capsys) 
 def test_status_says_what_is_held_why_and_what_to_type(settings: Deployment, held: str, capsys) -> None:
     assert main(["status"]) == 0
     out = capsys.readouterr().out
-    for words in (f"{held}, of version 7", "held since", "5% on the canary; the router reads 5%", "no metrics"):
+    for words in (
+        f"{held}, of version 7",
+        "held since",
+        "5% on the canary, of 5% → 25% → 100%; the router reads 5%",
+        "no metrics",
+    ):
         assert words in out
     assert f"pt rollout resume --rollout {held} --reason 'WHY'" in out
     assert f"pt rollout abort --rollout {held} --reason 'WHY'" in out

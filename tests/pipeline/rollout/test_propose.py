@@ -143,7 +143,7 @@ def test_a_gateway_that_records_no_text_cannot_be_graded():
     rated = [policy_of(Rollout.model_validate(section), rated=True) for section in ({}, silent)]
     assert [(each.gradable, each.by_feedback) for each in rated] == [(True, False), (True, True)]
     assert policy_of(Rollout(), gradable=False, rated=True).by_feedback
-    with pytest.raises(ValueError, match="splits by user"):
+    with pytest.raises(ValueError, match="which has its own metrics"):
         Rollout.model_validate({**silent, "metrics": ROUTE["metrics"]})
 
 
