@@ -40,7 +40,7 @@ def test_status_says_what_is_held_why_and_what_to_type(settings: Deployment, hel
     for words in (
         f"{held}, of version 7",
         "held since",
-        "5% on the canary, of 5% → 25% → 100%; the router reads 5%",
+        "5% on the canary, of 5% → 25% → 80%; the router reads 5%",
         "no metrics",
     ):
         assert words in out
