@@ -116,7 +116,6 @@ def test_rows_that_cannot_be_asked_are_counted(people: People) -> None:
     rows = rows_of(DAYS[0])
     call = {"role": "assistant", "content": "", "tool_calls": '[{"id": "c"}]'}
     rows[0] = {**rows[0], "messages": [rows[0]["messages"][0], call, rows[0]["messages"][0]]}
-    rows[1] = {**rows[1], "consent": False}
     rows[2] = {**rows[2], "reference": None}
     rows[3] = {**rows[3], "messages": [*rows[3]["messages"], {**call, "content": "Yes.", "tool_calls": None}]}
     rows.append({**rows[4], "trace_id": "t", "observation_id": "o", "reference": "77"})
@@ -127,7 +126,6 @@ def test_rows_that_cannot_be_asked_are_counted(people: People) -> None:
     left_out = {k: v for k, v in newest.generation.left_out.items() if "share" not in k}
     assert left_out.pop("several references") == 1
     assert left_out.pop("calls tools") == 1
-    assert left_out.pop("without consent") == 1
     assert left_out.pop("no question at its end") == 1
     assert left_out.pop("without a reference") >= 1
     assert left_out == {}
