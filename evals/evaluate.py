@@ -1,7 +1,7 @@
 """The two stages: `evaluate` publishes `eval_report.json` and the bundle `evidence/`, `decide` `gate_verdict.json`.
 Both do nothing when run again."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -152,31 +152,23 @@ def decide(context: IterationContext, report: EvalReport) -> GateVerdict:
     return store.once(context.path(layout.GATE_VERDICT), GateVerdict, make)
 
 
-def summary(report: EvalReport) -> list[str]:
+def summary(report: EvalReport) -> Iterator[str]:
     """A line for each suite, for the log."""
-    return [*map(_line, report.measurements), *map(_judged_line, report.judged)]
-
-
-def _judged_line(measured: JudgedMeasurement) -> str:
-    rate = measured.win_rate
-    if rate is None:
-        return f"{measured.suite}: no win rate: {'; '.join(measured.problems)}"
-    return (
-        f"{measured.suite}: preferred in {0.5 + rate.controlled.value:.1%} of {rate.pairs} pairs at equal lengths "
-        f"(95% CI {0.5 + rate.controlled.low:.1%} to {0.5 + rate.controlled.high:.1%}), {0.5 + rate.raw.value:.1%} as "
-        "judged"
-    )
-
-
-def _line(measured: SuiteMeasurement) -> str:
-    compared = measured.comparison
-    if compared is None:
-        return f"{measured.suite}: no comparison: {'; '.join(measured.problems)}"
-    gain = compared.difference
-    return (
-        f"{measured.suite}: accuracy {compared.champion.value:.1%} -> {compared.candidate.value:.1%}, "
-        f"difference {gain.value:+.1%} (95% CI {gain.low:+.1%} to {gain.high:+.1%})"
-    )
+    for each in (*report.measurements, *report.judged):
+        if each.problems:
+            yield f"{each.suite}: nothing to compare: {'; '.join(each.problems)}"
+        elif isinstance(each, SuiteMeasurement) and (compared := each.comparison) is not None:
+            gain = compared.difference
+            yield (
+                f"{each.suite}: accuracy {compared.champion.value:.1%} -> {compared.candidate.value:.1%}, "
+                f"difference {gain.value:+.1%} (95% CI {gain.low:+.1%} to {gain.high:+.1%})"
+            )
+        elif isinstance(each, JudgedMeasurement) and (rate := each.win_rate) is not None:
+            gain = rate.controlled
+            yield (
+                f"{each.suite}: preferred in {0.5 + gain.value:.1%} of {rate.pairs} pairs at equal lengths "
+                f"(95% CI {0.5 + gain.low:.1%} to {0.5 + gain.high:.1%}), {0.5 + rate.raw.value:.1%} as judged"
+            )
 
 
 def inference(

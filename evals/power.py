@@ -2,7 +2,7 @@
 sqrt((b + w/k)/n): variance between items and within one, k samples of n items (arXiv 2411.00640)."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from evals.statistics import zero_event_bound
 from evals.suites import Suite
 from pipeline.core.chat_template import folder_template, support_of
 from pipeline.recipe import Evaluation
-from pipeline.recipe.suites import ItemsSuite, SuiteSection
+from pipeline.recipe.suites import JudgedSuite, SuiteSection
 
 PREFERENCE_SPREAD = 0.47
 """Standard error of a win rate at equal lengths, times the root of its pairs (simulated: .44 to .49)."""
@@ -38,81 +38,51 @@ def shortfalls(suites: Sequence[Suite], section: Evaluation, variance: Variance)
     """
     if levels := level_problems(section):
         return [f"evaluation.{why}, and no level of a test. Set it above, such as to 0.05." for why in levels]
-    short: list[str] = []
+    short: list[tuple[str, str]] = []
     for suite in suites:
         settings = section.suite(suite.name)
         if settings.role != "report":
-            short += [f"suite {suite.name}: {why}" for why in _shortfalls(suite, settings, section, variance)]
-    return short + _judged_shortfalls({each.name: len(each.items) for each in suites}, section)
+            samples = sampling(section, settings).samples
+            spread = math.sqrt(variance.between + variance.within / samples)
+            short += [
+                (suite.name, why) for why in _too_few(len(suite.items), suite.clusters, spread, settings, section)
+            ]
+            short += [(suite.name, why) for why in _unprovable(suite.clusters, settings, section)]
+    items = {each.name: len(each.items) for each in suites}
+    for judged in section.judged:
+        if judged.role != "report" and (there := items.get(judged.over)) is not None:  # None: not frozen yet
+            pairs = judged.items or there
+            if pairs > there:
+                short.append((judged.name, f"it judges {pairs} items, and {judged.over} has {there}. Lower it."))
+            short += [(judged.name, why) for why in _too_few(pairs, pairs, PREFERENCE_SPREAD, judged, section)]
+    return [f"suite {name}: {why}" for name, why in short]
 
 
-def _judged_shortfalls(items: dict[str, int], section: Evaluation) -> list[str]:
-    """The same of the judged suites; `items` of the others by name."""
-    short: list[str] = []
-    for settings in section.judged:
-        if settings.role == "report" or settings.over not in items:  # not frozen yet
-            continue
-        pairs, available = settings.items or items[settings.over], items[settings.over]
-        error = PREFERENCE_SPREAD / math.sqrt(max(pairs, 1))
-        if pairs > available:
-            short.append(
-                f"suite {settings.name}: it judges {pairs} items, and {settings.over} has {available}. Lower it."
-            )
-        if pairs < MIN_ITEMS:
-            short.append(
-                f"suite {settings.name}: it has {pairs} pairs, and the gate wants {MIN_ITEMS}. Judge more items."
-            )
-        elif settings.role == "target" and error > section.max_standard_error:
-            needed = math.ceil((PREFERENCE_SPREAD / section.max_standard_error) ** 2)
-            short.append(
-                f"suite {settings.name}: {pairs} pairs leave a standard error of about {error:.3f}, above "
-                f"evaluation.max_standard_error {section.max_standard_error}: INCONCLUSIVE. Judge {needed:,} items."
-            )
-    return short
-
-
-def _shortfalls(suite: Suite, settings: SuiteSection, section: Evaluation, variance: Variance) -> list[str]:
-    more, items, clusters = _more_items(settings, section), len(suite.items), suite.clusters
-    short: list[str] = []
+def _too_few(
+    items: int, clusters: int, spread: float, settings: SuiteSection | JudgedSuite, section: Evaluation
+) -> Iterator[str]:
+    """`spread`: standard error of the difference, times the root of its items."""
     if items < MIN_ITEMS or clusters < MIN_CLUSTERS:
-        short.append(
-            f"it has {items} items in {clusters} clusters, and the gate wants {MIN_ITEMS} in {MIN_CLUSTERS}. {more}."
+        yield f"it has {items} items in {clusters} clusters, and the gate wants {MIN_ITEMS} in {MIN_CLUSTERS}."
+    error, most = spread / math.sqrt(max(items, 1)), section.max_standard_error
+    if settings.role == "target" and error > most:
+        needed = math.ceil((spread / most) ** 2)
+        yield (
+            f"{items} items leave a standard error of about {error:.3f}, above evaluation.max_standard_error {most}: "
+            f"INCONCLUSIVE. Take {needed:,} items, or raise samples_per_item."
         )
-    samples = sampling(section, settings).samples
-    error = math.sqrt((variance.between + variance.within / samples) / max(items, 1))
-    if settings.role == "target" and error > section.max_standard_error:
-        needed = math.ceil(items * (error / section.max_standard_error) ** 2)
-        short.append(
-            f"{items} items of {samples} samples leave a standard error of about {error:.3f}, above "
-            f"evaluation.max_standard_error {section.max_standard_error}: INCONCLUSIVE. {more}, to {needed:,}, or "
-            "raise samples_per_item."
-        )
-    rare = zero_event_bound(max(clusters, 1), section.alpha)
-    if rare >= section.guard_margin:
-        short.append(
-            f"{clusters} clusters cannot hold a guard to evaluation.guard_margin {section.guard_margin}: with no event "
-            f"at all its bound is {rare:.3f}. {more}{_until(section)}, or raise the margin."
+
+
+def _unprovable(clusters: int, settings: SuiteSection, section: Evaluation) -> Iterator[str]:
+    rare, margin = zero_event_bound(max(clusters, 1), section.alpha), section.guard_margin
+    if rare >= margin:
+        fewest = math.ceil(math.log(section.alpha) / math.log1p(-margin)) if 0 < margin < 1 else 0
+        yield (
+            f"{clusters} clusters cannot hold a guard to evaluation.guard_margin {margin}: with no event at all its "
+            f"bound is {rare:.3f}. Add items until there are about {fewest:,} clusters, or raise the margin."
         )
     if settings.floor == 1:
-        short.append("its floor is 1, and no number of answers proves that none is wrong. Lower it.")
-    return short
-
-
-def _more_items(settings: SuiteSection, section: Evaluation) -> str:
-    """What to change for more items, by the recipe's field."""
-    field = f"evaluation.suites.{[each.name for each in section.suites].index(settings.name)}"
-    if isinstance(settings, ItemsSuite) and settings.items is not None:
-        return f"Raise {field}.items"
-    return f"Give {field} {'a file of ' if getattr(settings, 'path', '') else ''}more items"
-
-
-def _until(section: Evaluation) -> str:
-    """The fewest clusters whose zero-event bound lies below the guards' margin, in words."""
-    if not 0 < section.guard_margin < 1:
-        return ""
-    fewest = math.ceil(math.log(section.alpha) / math.log1p(-section.guard_margin))
-    fewest += zero_event_bound(fewest, section.alpha) >= section.guard_margin
-    return f" until there are {max(MIN_CLUSTERS, fewest):,} clusters"
+        yield "its floor is 1, and no number of answers proves that none is wrong. Lower it."
 
 
 def template_refusals(suites: Sequence[Suite], folder: str) -> list[str]:

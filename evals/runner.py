@@ -120,57 +120,48 @@ def graded(grader: Grader, suite: Suite, k: int, answers: Sequence[Answer]) -> t
     Raises ValueError where the grader returns another number of grades than it was asked for.
     """
     by_item = [(item, answers[place * k : (place + 1) * k]) for place, item in enumerate(suite.items)]
-    tasks = [
-        VerifierTask(a.text, item.reference, item.check)
+    tasks = [task for item, drawn in by_item for answer in drawn for task in _checks(item, answer.text)]
+    grades = grader(tasks)
+    if len(grades) != len(tasks):
+        raise ValueError(f"The grader returned {len(grades)} grades of {len(tasks)} pairs. Make it grade each.")
+    in_order = iter(grades)
+    return tuple(
+        ItemResult(
+            id=item.id,
+            prompt_tokens=max(answer.prompt_tokens for answer in drawn),
+            samples=tuple(_sample(suite, item, answer, in_order) for answer in drawn),
+        )
         for item, drawn in by_item
-        if item.check != "none"
-        for a in drawn
-    ]
-    schemas = [
-        VerifierTask(a.text, item.format.pattern, "json_schema")
-        for item, drawn in by_item
-        if item.format and item.format.kind == "json_schema"
-        for a in drawn
-    ]
-    grades = grader([*tasks, *schemas])
-    if len(grades) != len(tasks) + len(schemas):
-        asked = len(tasks) + len(schemas)
-        raise ValueError(f"The grader returned {len(grades)} grades of {asked} pairs. Make it grade each.")
-    in_order, fits = iter(grades[: len(tasks)]), iter(grades[len(tasks) :])
-    results: list[ItemResult] = []
-    for item, drawn in by_item:
-        samples = [
-            _sample(suite, item, answer, UNCHECKED if item.check == "none" else next(in_order)).model_copy(
-                update={"well_formed": _well_formed(item, answer.text, fits)}
-            )
-            for answer in drawn
-        ]
-        tokens = max(answer.prompt_tokens for answer in drawn)
-        results.append(ItemResult(id=item.id, prompt_tokens=tokens, samples=tuple(samples)))
-    return tuple(results)
+    )
 
 
-def _well_formed(item: Item, text: str, fits: Iterator[Grade]) -> bool | None:
-    """Whether the answer has the item's form. `fits`: the grades of those that a schema is asked of, in their order."""
+def _checks(item: Item, text: str) -> Iterator[VerifierTask]:
+    """What is asked of an answer: its reference, and its form where that is a schema."""
+    if item.check != "none":
+        yield VerifierTask(text, item.reference, item.check)
+    if item.format and item.format.kind == "json_schema":
+        yield VerifierTask(text, item.format.pattern, "json_schema")
+
+
+def _sample(suite: Suite, item: Item, answer: Answer, grades: Iterator[Grade]) -> EvalSample:
+    """`grades`: of what `_checks` asks, in its order."""
+    grade = UNCHECKED if item.check == "none" else next(grades)
+    well_formed: bool | None = None
     match item.format:
-        case None:
-            return None
         case AnswerFormat(kind="regex", pattern=pattern):
-            return re2.fullmatch(f"(?s:{pattern})", text.strip()) is not None
-        case _:
-            return next(fits).outcome is Outcome.correct
-
-
-def _sample(suite: Suite, item: Item, answer: Answer, grade: Grade) -> EvalSample:
-    if answer.stop == "error":
-        grade = Grade(Outcome.error, "")
+            well_formed = re2.fullmatch(f"(?s:{pattern})", answer.text.strip()) is not None
+        case AnswerFormat():
+            well_formed = next(grades).outcome is Outcome.correct
+        case None:
+            pass
     return EvalSample(
         text=answer.text,
         tokens=answer.tokens,
         finished=answer.finished,
-        outcome=grade.outcome,
-        answer=grade.answer,
+        outcome=Outcome.error if answer.stop == "error" else grade.outcome,
+        answer="" if answer.stop == "error" else grade.answer,
         defects=defects(answer.text, suite.messages(item)),
+        well_formed=well_formed,
     )
 
 

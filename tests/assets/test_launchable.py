@@ -140,7 +140,7 @@ LIBRARY = "evaluation.suites=[{kind: items, preset: arithmetic}, {kind: lm_eval,
         (["evaluation.serving={kind: vllm}"], "VLLM_PYTHON", "", "VLLM_PYTHON is empty. Set it"),
         ([ENDPOINT], "SERVING_URL", "", "SERVING_URL is empty. Set it"),
         ([ENDPOINT], "SERVING_URL", "http://127.0.0.1:9/v1", ""),
-        ([ENDPOINT, LIBRARY], "LM_EVAL_PYTHON", "", "none is named"),
+        ([ENDPOINT, LIBRARY], "LM_EVAL_PYTHON", "", "there is no Python at"),
     ],
 )
 def test_an_engine_without_an_address_is_refused(
@@ -173,7 +173,7 @@ UNTAUGHT = [f"rewards.{profile}={{feedback: 1}}" for profile in ("rated", "judge
         ([JUDGED % "report"], "", ""),
         ([JUDGED % "target"], "http://127.0.0.1:9/v1", "the recipe has no judge: name one in rewards.judge"),
         ([JUDGED % "guard", JUDGE], "", "no endpoint of the judge is set: set JUDGE_URL"),
-        ([JUDGED % "target", JUDGE, "evaluation.suites.1.items=100"], "http://j/v1", "Judge 246 items"),
+        ([JUDGED % "target", JUDGE, "evaluation.suites.1.items=100"], "http://j/v1", "Take 246 items"),
     ],
 )
 def test_a_judged_suite_that_gates_needs_its_judge(
