@@ -207,6 +207,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "retention",
         "mirror",
         "mirror_uploads",
+        "mirror_removal",
         "claims",
     ),
     "pipeline/training/checkpoints/claims.py": _named("pipeline/training/checkpoints", "claims"),

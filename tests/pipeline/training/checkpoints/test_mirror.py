@@ -11,7 +11,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from pipeline.training.checkpoints import MANIFEST
 from pipeline.training.checkpoints.manifest import Origin, read
-from pipeline.training.checkpoints.mirror import CLAIM, Mirror
+from pipeline.training.checkpoints.mirror import CLAIM, Mirror, MirrorPlace, place_of
 
 from ....servers import unsteady
 from .conftest import FILES, HARMS, PLAN, STATE, WEIGHTS, Run, is_whole, trained
@@ -105,6 +105,19 @@ def test_upload_that_a_kill_left_out_happens_at_the_next_start(tmp_path: Path, u
     run.newest()
     assert run.checkpoints.drain(TIMEOUT_S)
     assert is_whole(mirror / "step-000005")
+    up_since = (mirror / "step-000005" / MANIFEST).stat().st_mtime_ns
+    later = attempt(tmp_path, uri, 2)
+    later.newest()
+    assert later.checkpoints.drain(TIMEOUT_S)
+    assert (mirror / "step-000005" / MANIFEST).stat().st_mtime_ns == up_since, "it is not uploaded again"
+
+
+@pytest.mark.parametrize(
+    ("uri", "place"),
+    [("s3://bucket/runs", "s3://bucket/runs"), ("file:///runs", "/runs"), ("runs", str(Path("runs").absolute()))],
+)
+def test_a_place_is_on_record_by_its_whole_address(uri: str, place: str) -> None:
+    assert place_of(uri, PLAN) == MirrorPlace(uri=place, folder=PLAN[:12])
 
 
 @pytest.fixture
