@@ -5,7 +5,18 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from pipeline.core.redaction import HIDDEN, errors_redacted, redacted, secrets, without_values
+from pipeline.core.redaction import (
+    HIDDEN,
+    errors_redacted,
+    kept_secrets,
+    redacted,
+    secret_faults,
+    secrets,
+    without_secret,
+    without_values,
+)
+from pipeline.recipe import load
+from tests.loop import EMBEDDED
 from tests.planted import planted
 
 SECRET = "s3cr3t-canary-0123456789"
@@ -105,3 +116,58 @@ def test_no_error_that_leaves_a_step_quotes_a_secret(monkeypatch: pytest.MonkeyP
     assert failed.value.description == "no access with ***"
     with pytest.raises(RuntimeError, match=r"\*\*\*"), errors_redacted():
         raise FileNotFoundError(2, "not there", "/srv/s3cr3t-t0ken")
+
+
+PASSWORD = "s3cr3t-canary"
+
+
+@pytest.mark.parametrize(
+    ("variable", "address", "instead"),
+    [
+        ("MLFLOW_TRACKING_URI", f"https://ann:{PASSWORD}@host:5000", "MLFLOW_TRACKING_PASSWORD"),
+        ("MLFLOW_TRACKING_URI", f"https://{PASSWORD}@host:5000", "MLFLOW_TRACKING_TOKEN"),
+        ("MLFLOW_TRACKING_URI", f"postgresql://ann:{PASSWORD}@host/mlflow", "PGPASSWORD"),
+        ("MLFLOW_TRACES_URI", f"http://ann:{PASSWORD}@host:5000", "MLFLOW_TRACKING_USERNAME"),
+        ("TRACES_DATABASE_URL", f"postgresql://ann:{PASSWORD}@host/traces", "PGPASSFILE"),
+        ("TRACES_DATABASE_URL", f"postgresql://host/traces?password={PASSWORD}", "PGPASSWORD"),
+        ("TRACES_DATABASE_URL", f"host=h dbname=traces password='{PASSWORD}'", "PGPASSWORD"),
+        ("LAKE_CATALOGUE_URI", f"https://host/v1?token={PASSWORD}", "LAKE_CATALOGUE_TOKEN"),
+        ("LAKE_CATALOGUE_URI", f"https://host/v1?credential=id:{PASSWORD}", "LAKE_CATALOGUE_CREDENTIAL"),
+        ("LAKE_CATALOGUE_URI", f"postgresql://ann:{PASSWORD}@host/catalogue", "PGPASSWORD"),
+        ("JUDGE_URL", f"https://host/v1?api_key={PASSWORD}", "JUDGE_API_KEY"),
+        ("SERVING_URL", f"https://{PASSWORD}@host/v1", "SERVING_API_KEY"),
+        ("AWS_ENDPOINT_URL", f"http://key:{PASSWORD}@host:9000", "AWS_SECRET_ACCESS_KEY"),
+        ("MLFLOW_TRACKING_URI", f"http://ann:{PASSWORD}@[host", "MLFLOW_TRACKING_PASSWORD"),
+    ],
+)
+def test_an_address_with_a_secret_is_refused(variable: str, address: str, instead: str) -> None:
+    with pytest.raises(ValueError, match=f"^{variable} has a .* set .*{instead}") as refusal:
+        without_secret(variable, address)
+    assert PASSWORD not in str(refusal.value)
+    assert secret_faults({variable: address}) == [str(refusal.value)]
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["", "databricks", "http://host:5000", "postgresql://ann@host/db?sslmode=require", "sqlite:////a b/mlflow.db"],
+)
+def test_an_address_without_a_secret_is_itself(address: str) -> None:
+    assert without_secret("MLFLOW_TRACKING_URI", address) == address
+
+
+def test_a_kept_tree_has_neither_keys_nor_passwords() -> None:
+    env = {"JUDGE_API_KEY": PASSWORD, "VLLM_PYTHON": "/opt/vllm/bin/python"}
+    tree = {
+        "source": {"uri": f"s3://key:{PASSWORD}@bucket"},
+        "suites": [{"url": f"https://h?token={PASSWORD}"}],
+        "env": env,
+    }
+    faults = list(kept_secrets(tree))
+    assert [fault.split()[0] for fault in faults] == ["source.uri", "suites.0.url", "env.JUDGE_API_KEY"]
+    assert PASSWORD not in "".join(faults)
+
+
+def test_a_recipe_with_a_secret_does_not_resolve() -> None:
+    with pytest.raises(ValueError, match=r"traces\.source\.uri has a password") as refusal:
+        load(EMBEDDED, [f"traces.source={{kind: otel, uri: 's3://key:{PASSWORD}@bucket'}}"])
+    assert PASSWORD not in str(refusal.value)

@@ -1,3 +1,4 @@
+import json
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -5,8 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.core.storage import ModelRef, Store
-from pipeline.demo.traffic import TrafficClaim, ensure_days
+from pipeline.core.storage import ModelRef, Store, digest_file
+from pipeline.demo import MODEL_DIR, MODEL_SHA256, is_demo_model
+from pipeline.demo.desk import MODEL_DIR as DESK_DIR
+from pipeline.demo.desk import MODEL_SHA256 as DESK_SHA256
+from pipeline.demo.desk import is_desk_model
+from pipeline.demo.export import users
+from pipeline.demo.traffic import PEOPLE, TrafficClaim, ask, ensure_days, requests_of
 from pipeline.recipe.traces import DemoSource, Traces
 from pipeline.serving.inference import Answer, Messages, Sampling
 from pipeline.traces.lake import local_lake
@@ -109,3 +115,38 @@ def test_what_it_exports_is_governed_as_designed(tmp_path: Path) -> None:
     assert 0.35 < sum(r["feedback_count"] for r in rows) / len(rows) < 0.45
     assert 0.02 < sum("[" in prompt for prompt in prompts) / len(prompts) < 0.07
     assert not any("example.com" in prompt or "4111" in prompt for prompt in prompts)
+
+
+def test_requests_follow_from_the_key() -> None:
+    source = DemoSource(kind="demo")
+    assert requests_of(source, "a", 50) == requests_of(source, "a", 50)
+    assert requests_of(source, "a", 50) != requests_of(source, "b", 50)
+    assert len(requests_of(source, "a", 50)) == 50
+
+
+def test_users_ask_a_prompt_several_times_and_agree_as_they_did() -> None:
+    source = DemoSource(kind="demo")
+    people = {user.id: user for user in users(source.seed, PEOPLE)}
+    asked = requests_of(source, "a", 400)
+    assert max(Counter(str(request.messages) for request in asked).values()) == 4
+    for request in asked:
+        assert request.metadata.get("user_consent") == people[request.user].consent
+    known = sum("expected_answer" in request.metadata for request in asked)
+    assert 300 < known < 380
+
+
+def test_desk_users_send_the_facts_with_the_question() -> None:
+    asked = requests_of(DemoSource(kind="demo", world="desk"), "a", 20)
+    assert all(json.loads(request.metadata["contexts"]) for request in asked)
+    assert all("expected_answer" not in request.metadata for request in asked)
+
+
+def test_users_of_a_server_that_is_away_get_no_answer() -> None:
+    assert ask("http://127.0.0.1:9/v1", requests_of(DemoSource(kind="demo"), "a", 5)) == (5, 5)
+
+
+def test_the_kept_weights_are_the_declared_ones() -> None:
+    assert digest_file(MODEL_DIR / "model.safetensors") == MODEL_SHA256
+    assert digest_file(DESK_DIR / "model.safetensors") == DESK_SHA256
+    assert is_demo_model(MODEL_DIR) and not is_demo_model(DESK_DIR)
+    assert is_desk_model(DESK_DIR) and not is_desk_model(MODEL_DIR)
