@@ -124,44 +124,29 @@ def of_output(value: Any) -> Chat:
 def served(messages: list[Any]) -> Chat:
     """The one answer that the messages of an output hold: the first choice, or all where they are pieces of a turn.
 
-    Each choice says why it ended; pieces of one turn do not, and at most one of them is a text, unless they are the
-    chunks of a stream. Any other output with several answers is unreadable.
+    Each choice says why it ended. Of the chunks of a stream, as Google's ADK writes it, only the last one does, and it
+    may repeat what the others have. Of other pieces of one turn at most one is a text; else the output is unreadable.
     """
     plain = [message for message in messages if isinstance(message, dict) and "type" not in message]
     if len(messages) < 2 or len(plain) < len(messages) or any("role" not in message for message in plain):
         return parse(messages, "assistant")
-    if all(message.get("finish_reason") == "" for message in plain[:-1]) and plain[-1].get("finish_reason"):
-        return _streamed(messages)
+    *before, last = (message.get("finish_reason") for message in plain)
+    streamed = bool(last) and all(reason == "" for reason in before)
     first = parse(messages[:1], "assistant")
     ended_in_call = "tool" in (first.finish_reason or "") and not tool_calls(first)
-    if first.unreadable or (first.finish_reason and not ended_in_call):
+    if not streamed and (first.unreadable or (first.finish_reason and not ended_in_call)):
         return first
     whole = parse(messages, "assistant")
     if whole.unreadable or any(message["role"] != "assistant" for message in whole.messages):
         return whole
-    texts = [message["content"] for message in whole.messages if message["content"]]
-    if len(texts) > 1:
+    *texts, text = [message["content"] for message in whole.messages]
+    if not streamed and len([*filter(None, (*texts, text))]) > 1:
         return Chat([], unreadable="output: several answers")
-    return _one_turn(whole, "".join(texts), _calls(whole))
-
-
-def _streamed(chunks: list[Any]) -> Chat:
-    """The answer of a stream, as Google's ADK writes it: only the last chunk says why it ended. Some models repeat
-    there what the others have, and a call as often as a piece of its arguments came: the last of an id is whole."""
-    whole = parse(chunks, "assistant")
-    if whole.unreadable or any(message["role"] != "assistant" for message in whole.messages):
-        return whole
-    *before, last = [message["content"] for message in whole.messages]
-    calls = {call.get("id", n): call for n, call in enumerate(_calls(whole))}
-    return _one_turn(whole, last if last == "".join(before) else "".join((*before, last)), list(calls.values()))
-
-
-def _calls(whole: Chat) -> list[Any]:
-    return [call for message in whole.messages for call in decoded(message.get("tool_calls", "[]"))]
-
-
-def _one_turn(whole: Chat, content: str, calls: list[Any]) -> Chat:
-    turn = _settled({"role": "assistant", "content": content, "tool_calls": calls})
+    text = text if streamed and text == "".join(texts) else "".join((*texts, text))
+    calls = [call for message in whole.messages for call in decoded(message.get("tool_calls", "[]"))]
+    # A call comes as often as a piece of its arguments came: the last of an id is whole.
+    by_id = {call.get("id", n): call for n, call in enumerate(calls)}
+    turn = _settled({"role": "assistant", "content": text, "tool_calls": list(by_id.values())})
     return msgspec.structs.replace(whole, messages=[turn])
 
 

@@ -188,11 +188,6 @@ def _openinference_answered(span: Attributes) -> chat.Chat:
     return response if answer is None else chat.parse(answer, "assistant")
 
 
-def answered_in_metadata(metadata: Any) -> chat.Chat:
-    """The output of a call in the attributes of the span that Langfuse made an observation of. Raises Unreadable."""
-    return _openinference_answered(object_of(decoded(object_of(decoded(metadata)).get("attributes"))))
-
-
 def _response(span: Attributes, whole: bool) -> chat.Chat:
     """The response as it came. Without `whole` it has to be a structure: a text is what some object prints."""
     value = span.get("output.value")

@@ -24,7 +24,6 @@ from pipeline.traces.sources.fields import (
     utc,
     utc_or_none,
 )
-from pipeline.traces.sources.genai import answered_in_metadata
 from pipeline.traces.sources.lines import refusal
 from pipeline.traces.sources.parts import normal_tools
 from pipeline.traces.sources.shapes import decoded, object_of
@@ -116,8 +115,6 @@ def trace_of(row: Observation, line: int) -> Trace | Rejection:
         return Rejection(line, Reason.NOT_GENERATION, row.trace_id, moment.date().isoformat())
     asked, answered = chat.parse(row.input, "user"), chat.of_output(row.output)
     asked.tools = asked.tools or normal_tools(_values(row.tool_definitions))
-    if not (answered.messages or answered.unreadable or answered.failed or row.tool_calls):
-        answered = answered_in_metadata(row.metadata)
     if row.tool_calls and not (chat.tool_calls(answered) or answered.unreadable):
         turn = {"role": "assistant", "content": chat.completion(answered), "tool_calls": _values(row.tool_calls)}
         answered.messages = [*answered.messages[:-1], *chat.parse(turn, "assistant").messages]

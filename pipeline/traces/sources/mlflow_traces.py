@@ -4,7 +4,6 @@ through its own client. A model call is a span of type CHAT_MODEL or LLM."""
 import json
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import Any
 
 from pipeline.core.storage import digest_json
@@ -13,7 +12,7 @@ from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows, Score, Trace
 from pipeline.traces.sources import chat
 from pipeline.traces.sources.daily_parts import ServerAway, daily_parts, day_range, read_pages
-from pipeline.traces.sources.fields import count, metadata_text, put, said
+from pipeline.traces.sources.fields import count, day_of, metadata_text, put, said, utc, utc_or_none
 from pipeline.traces.sources.lines import refusal
 from pipeline.traces.sources.parts import normal_tools
 from pipeline.traces.sources.protocol import Digest, SourcePart
@@ -106,21 +105,21 @@ def _add(block: Rows, trace: Any, line: int) -> int:
     info, spans = trace.info, trace.data.spans
     if not spans:
         line += 1
-        block.rejected.append(Rejection(line, Reason.NO_CONTENT, str(info.trace_id), _day(info.request_time * 10**6)))
+        block.rejected.append(Rejection(line, Reason.NO_CONTENT, str(info.trace_id), day_of(info.request_time)))
     block.scores += [score for each in info.assessments if (score := _score(str(info.trace_id), each)) is not None]
     for span in spans:
         line += 1
         try:
             put(block, _trace(info, span, line))
         except Exception as error:  # the boundary of one row: it must not stop the others
-            block.rejected.append(refusal(line, error, str(info.trace_id), _day(span.start_time_ns)))
+            block.rejected.append(refusal(line, error, str(info.trace_id), day_of(span.start_time_ns)))
     return line
 
 
 def _trace(info: Any, span: Any, line: int) -> Trace | Rejection:
     id = str(info.trace_id)
     if span.span_type not in MODEL_CALLS:
-        return Rejection(line, Reason.NOT_GENERATION, id, _day(span.start_time_ns))
+        return Rejection(line, Reason.NOT_GENERATION, id, day_of(span.start_time_ns))
     usage = object_of(span.get_attribute(USAGE))
     attributes = {**info.trace_metadata, **info.tags}
     offered = chat.tools(chat.Chat([], tools=normal_tools(span.get_attribute(TOOLS))))
@@ -132,7 +131,7 @@ def _trace(info: Any, span: Any, line: int) -> Trace | Rejection:
     trace = Trace(
         trace_id=id,
         observation_id=str(span.span_id),
-        timestamp=_moment(span.start_time_ns),
+        timestamp=utc(span.start_time_ns),
         model=str(span.model_name or object_of(span.inputs).get("model") or ""),
         user_id=attributes.get(USER) or None,
         session_id=attributes.get(SESSION) or None,
@@ -155,7 +154,6 @@ def _score(trace_id: str, assessment: Any) -> Score | None:
     if assessment.feedback is None or assessment.error is not None or assessment.valid is False:
         return None
     value: Any = assessment.feedback.value
-    changed = assessment.last_update_time_ms
     kind = "BOOLEAN" if isinstance(value, bool) else "NUMERIC" if isinstance(value, int | float) else "CATEGORICAL"
     return Score(
         id=str(assessment.assessment_id),
@@ -164,7 +162,7 @@ def _score(trace_id: str, assessment: Any) -> Score | None:
         name=assessment.name,
         value=None if kind == "CATEGORICAL" else float(value),
         source=_word(assessment.source.source_type) if assessment.source is not None else "CODE",
-        updated_at=None if changed is None else datetime.fromtimestamp(changed / 1000, UTC).replace(tzinfo=None),
+        updated_at=utc_or_none(assessment.last_update_time_ms),
         kind=kind if isinstance(value, bool | int | float | str) else "OTHER",
         word=value if isinstance(value, str) else None,
     )
@@ -172,11 +170,3 @@ def _score(trace_id: str, assessment: Any) -> Score | None:
 
 def _word(value: Any) -> str:
     return str(getattr(value, "value", value))
-
-
-def _moment(ns: int) -> datetime:
-    return datetime.fromtimestamp(ns // 10**9, UTC).replace(microsecond=ns % 10**9 // 1000, tzinfo=None)
-
-
-def _day(ns: int) -> str:
-    return _moment(ns).date().isoformat()

@@ -51,39 +51,27 @@ def _bounded(stream: Any, part: SourcePart, limits: PartLimits, columns: Sequenc
             for at, column in enumerate(batch.columns):
                 if pa.types.is_dictionary(column.type):
                     batch = batch.set_column(at, wanted[at], column.dictionary_decode())
-            yield from _cut(batch)
+                elif pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+                    in_us = column.cast(pa.timestamp("us", column.type.tz), safe=False)
+                    batch = batch.set_column(at, wanted[at], in_us)
+            rows = max(batch.num_rows * BLOCK // max(batch.nbytes, 1), 1)
+            yield from (batch.slice(at, rows) for at in range(0, batch.num_rows, rows))
     except (pa.ArrowException, OSError) as error:
         raise Broken("the Parquet file is damaged") from error
 
 
-def _cut(batch: Any) -> Iterator[Any]:
-    if batch.nbytes <= BLOCK or batch.num_rows == 1:
-        yield batch
-        return
-    middle = batch.num_rows // 2
-    yield from _cut(batch.slice(0, middle))
-    yield from _cut(batch.slice(middle))
-
-
 def _batch(batch: Any, line: int) -> RecordBatch:
-    import pyarrow as pa
-
-    for at, field in enumerate(batch.schema):
-        if pa.types.is_timestamp(field.type) and field.type.unit == "ns":
-            batch = batch.set_column(
-                at, field.name, batch.column(at).cast(pa.timestamp("us", field.type.tz), safe=False)
-            )
+    result = RecordBatch([], [])
     try:
-        return RecordBatch(list(enumerate(_plain(batch), line + 1)), [])
-    except (ValueError, OverflowError):  # bytes that are no UTF-8, dates that Python does not have: find the row
-        rows: list[tuple[int, dict[str, Any]]] = []
-        rejected: list[Rejection] = []
-    for n in range(batch.num_rows):
-        try:
-            rows.append((line + n + 1, _plain(batch.slice(n, 1))[0]))
-        except (ValueError, OverflowError) as error:
-            rejected.append(Rejection(line + n + 1, Reason.MALFORMED, detail=type(error).__name__))
-    return RecordBatch(rows, rejected)
+        result.records.extend(enumerate(_plain(batch), line + 1))
+    except (ValueError, OverflowError) as error:  # bytes that are no UTF-8, dates that Python does not have
+        if batch.num_rows == 1:
+            return RecordBatch([], [Rejection(line + 1, Reason.MALFORMED, detail=type(error).__name__)])
+        for n in range(batch.num_rows):
+            one = _batch(batch.slice(n, 1), line + n)
+            result.records.extend(one.records)
+            result.rejected.extend(one.rejected)
+    return result
 
 
 def _plain(batch: Any) -> list[dict[str, Any]]:

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipeline.core.storage import digest_json, shown_path
+from pipeline.core.storage import digest_json
 from pipeline.recipe.traces import PromptsSource
 from pipeline.traces.batch import REFERENCE_KEY
 from pipeline.traces.prompt_sets import UNANSWERED, PromptRow, read_prompts, set_files
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows, Trace
+from pipeline.traces.sources.fields import put
 from pipeline.traces.sources.protocol import BLOCK, Digest, SourcePart
 
 CHUNK = 1 << 20
@@ -50,35 +51,22 @@ class Prompts:
             with file.open("rb") as stream:
                 while chunk := stream.read(CHUNK):
                     digest.update(chunk)
-        try:
-            rows = read_prompts(self._path, self._section.fields)
-        except Broken as error:
-            raise ValueError(
-                f"{shown_path(self._path)} cannot be read ({type(error).__name__}: {error}). Copy the prompt set again."
-            ) from error
-        traces: list[Trace] = []
-        block, held, line, why = Rows(traces), 0, 0, ""
+        block, held, line = Rows([]), 0, 0
         day = self._section.day.isoformat()
-        while True:
-            try:
-                row = next(rows, None)
-            except Broken as error:
-                row, why = None, type(error).__name__
-            if row is None:
-                break
-            line += 1
-            if isinstance(row, str):
-                reason, detail = WHY[row]
-                block.rejected.append(Rejection(line, reason, None, day, detail))
-                continue
-            traces.append(self._trace(row, line))
-            held += sum(len(message["content"]) for message in row.messages) + len(row.reference)
-            if held >= BLOCK:
-                yield block
-                traces = []
-                block, held = Rows(traces), 0
-        if why:
-            block.rejected.append(Rejection(line + 1, Reason.TRUNCATED_FILE, None, day, f"the set breaks off ({why})"))
+        try:
+            for line, row in enumerate(read_prompts(self._path, self._section.fields), 1):
+                if isinstance(row, str):
+                    reason, detail = WHY[row]
+                    block.rejected.append(Rejection(line, reason, None, day, detail))
+                    continue
+                put(block, self._trace(row, line))
+                held += sum(len(message["content"]) for message in row.messages) + len(row.reference)
+                if held >= BLOCK:
+                    yield block
+                    block, held = Rows([]), 0
+        except Broken as error:
+            why = f"the set breaks off ({type(error).__name__})"
+            block.rejected.append(Rejection(line + 1, Reason.TRUNCATED_FILE, None, day, why))
         yield block
 
     def _trace(self, row: PromptRow, line: int) -> Trace:

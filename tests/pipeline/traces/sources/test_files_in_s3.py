@@ -15,6 +15,7 @@ from tests.variants import one_and_variants
 from ....servers import unsteady
 from .conftest import all_of, observation, read, write
 
+pytestmark = pytest.mark.slow
 DAY = "observations_v2/2026-01-05.jsonl.gz"
 
 
@@ -26,7 +27,6 @@ def source(bucket: str) -> LangfuseExport:
     return LangfuseExport(f"s3://{bucket}/prefix")
 
 
-@pytest.mark.slow
 def test_an_export_in_s3_is_read_as_it_is_now(bucket: str, export: Path) -> None:
     opened = source(bucket)
     for day in ("2026-01-05", "2026-01-06"):
@@ -42,25 +42,6 @@ def test_an_export_in_s3_is_read_as_it_is_now(bucket: str, export: Path) -> None
         LangfuseExport("s3://no-such-bucket/prefix").parts()
 
 
-@pytest.mark.slow
-def test_object_that_changes_during_a_read_gives_what_was_read(bucket: str, export: Path) -> None:
-    def large(seed: str) -> Path:
-        rows = [observation(n, output=seed + os.urandom(50_000).hex()) for n in range(1, 301)]
-        return write(export, "observations_v2/a.jsonl", rows)
-
-    put(bucket, large("a"), "observations_v2/a.jsonl")
-    opened = source(bucket)
-    (part,) = opened.parts()
-    blocks = opened.rows(part, hashlib.sha256())
-    first = next(blocks)
-    put(bucket, large("b"), "observations_v2/a.jsonl")
-    rows = all_of([first, *blocks])
-    assert 0 < len(rows.traces) < 300
-    assert {trace.completion[0] for trace in rows.traces} == {"a"}
-    assert [r.detail for r in rows.rejected] == ["the file changed since it was listed"]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("faults", one_and_variants([["", "cut", "cut"], ["500", "", "500"], ["", "slow"]]))
 def test_store_that_fails_now_and_then_gives_each_row_once(
     bucket: str, s3_endpoint: str, export: Path, faults: list[str], monkeypatch: pytest.MonkeyPatch
@@ -80,7 +61,6 @@ def test_store_that_fails_now_and_then_gives_each_row_once(
     assert digest.hexdigest() == digest_file(path)
 
 
-@pytest.mark.slow
 def test_a_store_that_stays_away_is_no_empty_source(
     bucket: str, s3_endpoint: str, export: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

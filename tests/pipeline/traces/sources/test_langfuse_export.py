@@ -4,13 +4,14 @@ import json
 import os
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pipeline.core.storage import digest_file
 from pipeline.traces.sources.langfuse_export import LangfuseExport
-from pipeline.traces.sources.protocol import SourcePart
 
 from .conftest import all_of, observation, read, reasons, score, write
 
@@ -39,23 +40,12 @@ def test_an_export_is_read(export: Path, suffix: str) -> None:
     assert [(s.trace_id, s.value) for s in read(source(export), scores).scores] == [("t1", 1.0)]
 
 
-def test_the_older_export_has_its_traces_in_rows_of_their_own(export: Path) -> None:
-    write(export, "observations/a.jsonl", [observation(1, metadata=None)])
-    row = {"id": "t1", "user_id": "u", "session_id": "s", "updated_at": "2026-01-05 11:00:00.000000"}
-    write(export, "traces/a.jsonl", [{**row, "metadata": {"user_consent": "true"}}, {**row, "id": None}])
-    write(export, "scores/a.jsonl", [score(1, 1, 1.0)])
+def test_the_newer_layout_is_read_where_both_lie(export: Path) -> None:
+    for folder in ("observations", "traces", "scores"):
+        write(export, f"{folder}/a.jsonl", [])
     assert [p.holds for p in source(export).parts()] == ["calls", "scores", "attributes"]
-    rows = read(source(export))
-    (value,) = rows.attributes
-    assert (value.trace_id, value.user_id, value.session_id) == ("t1", "u", "s")
-    assert (json.loads(value.metadata), value.updated_at) == ({"user_consent": "true"}, datetime(2026, 1, 5, 11))
-    assert (len(rows.traces), len(rows.scores), reasons(rows)) == (1, 1, ["schema:2:None"])
-
-
-def test_where_both_layouts_lie_the_newer_one_is_read(export: Path) -> None:
-    for folder in ("observations", "observations_v2", "traces"):
-        write(export, f"{folder}/a.jsonl", [observation(1)])
-    assert [p.name for p in source(export).parts()] == ["observations_v2/a.jsonl"]
+    write(export, "observations_v2/a.jsonl", [])
+    assert [p.name for p in source(export).parts()] == ["observations_v2/a.jsonl", "scores/a.jsonl"]
 
 
 @pytest.mark.parametrize("damage", ["cut", "garbled"])
@@ -73,41 +63,35 @@ def test_a_broken_gzip_keeps_what_was_readable(export: Path, damage: str) -> Non
     assert digest.hexdigest() == digest_file(path)
 
 
-def test_an_upload_that_never_began_is_not_an_empty_day(export: Path) -> None:
-    write(export, DAY.replace("05", "06") + ".gz", [])
-    assert read(source(export)) == all_of([])
-    write(export, DAY + ".gz", []).write_bytes(b"")
-    assert reasons(read(source(export))) == ["truncated_file:1:None"]
+ROWS = [json.dumps(observation(n)).encode() + b"\n" for n in range(1, 501)]
+ZSTD = pa.compress(b"".join(ROWS), codec="zstd", asbytes=True)
 
 
-def test_two_gzip_members_are_one_file(export: Path) -> None:
-    path = write(export, DAY + ".gz", [observation(1)])
-    path.write_bytes(path.read_bytes() + gzip.compress(json.dumps(observation(2)).encode()))
-    assert len(read(source(export)).traces) == 2
+@pytest.mark.parametrize(
+    ("name", "content", "traces", "counted"),
+    [
+        ("a.jsonl.gz", b"", 0, ["truncated_file:1:None"]),
+        ("a.jsonl.gz", gzip.compress(b""), 0, []),
+        ("a.jsonl.gz", gzip.compress(ROWS[0]) + gzip.compress(ROWS[1]), 2, []),
+        ("a.jsonl.zst", ZSTD, 500, []),
+        ("a.jsonl.zst", ZSTD[: len(ZSTD) // 2], 0, ["truncated_file:1:None"]),
+    ],
+    ids=["an upload that never began", "an empty day", "two members", "zstd", "zstd that breaks off"],
+)
+def test_what_is_compressed_is_read(export: Path, name: str, content: bytes, traces: int, counted: list[str]) -> None:
+    write(export, f"observations_v2/{name}", []).write_bytes(content)
+    rows = read(source(export))
+    assert (len(rows.traces), reasons(rows)) == (traces, counted)
 
 
-def test_zstd_is_read(export: Path) -> None:
-    text = "".join(json.dumps(observation(n)) + "\n" for n in range(500)).encode()
-    packed = pa.compress(text, codec="zstd", asbytes=True)
-    path = write(export, DAY + ".zst", [])
-    path.write_bytes(packed)
-    assert len(read(source(export)).traces) == 500
-    path.write_bytes(packed[: len(packed) // 2])
-    assert reasons(read(source(export)))[0].startswith("truncated_file:")
-
-
-def test_a_format_that_is_not_read_is_named(export: Path) -> None:
-    write(export, DAY, [observation(1)])
-    write(export, "observations_v2/2026-01-06.tsv", ["id"])
-    with pytest.raises(ValueError, match=r"2026-01-06\.tsv, which is none of \.jsonl.*\.csv\. Move the file away"):
-        source(export).parts()
-
-
-def test_files_in_the_making_are_left_alone(export: Path) -> None:
+def test_files_of_another_format_are_named_and_hidden_ones_left_alone(export: Path) -> None:
     write(export, DAY, [observation(1)])
     write(export, "observations_v2/.2026-01-06.jsonl.gz.5f3a", ["{"])
     write(export, "observations_v2/_SUCCESS", [])
     assert [part.name for part in source(export).parts()] == [DAY]
+    write(export, "observations_v2/2026-01-06.tsv", ["id"])
+    with pytest.raises(ValueError, match=r"2026-01-06\.tsv, which is none of \.jsonl.*\.csv\. Move the file away"):
+        source(export).parts()
 
 
 def test_file_that_changed_since_its_listing_is_counted(export: Path) -> None:
@@ -122,4 +106,73 @@ def test_file_that_changed_since_its_listing_is_counted(export: Path) -> None:
     details = [rejection.detail for rows in by_name.values() for rejection in rows.rejected]
     assert details == ["the file is gone since it was listed"] * 2 + ["the file changed since it was listed"]
     assert len(by_name["observations_v2/grown.jsonl"].traces) == 2
-    assert isinstance(parts[0], SourcePart)
+
+
+def parquet(path: Path, rows: list[dict[str, Any]], **columns: pa.DataType) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = pa.Table.from_pylist(rows)
+    for name, kind in columns.items():
+        at = table.column_names.index(name)
+        table = table.set_column(at, name, pa.array([row[name] for row in rows], kind))
+    pq.write_table(table, path)
+    return path
+
+
+@pytest.mark.parametrize("unit", ["us", "ns"])
+def test_parquet_gives_the_rows_that_json_gives(export: Path, tmp_path: Path, unit: str) -> None:
+    rows = [observation(n, usage_details={"input": 7, "output": 3}, unread=n) for n in range(1, 5)]
+    write(export, "observations_v2/a.jsonl", rows)
+    times = {k: [datetime.fromisoformat(row[k]) for row in rows] for k in ("start_time", "updated_at")}
+    typed = [{**row, **{k: v[n] for k, v in times.items()}} for n, row in enumerate(rows)]
+    maps = [{**row, "metadata": list(row["metadata"].items())} for row in typed]
+    path = parquet(
+        tmp_path / "p/observations_v2/a.parquet",
+        maps,
+        start_time=pa.timestamp(unit),
+        updated_at=pa.timestamp(unit, "UTC"),
+        metadata=pa.map_(pa.string(), pa.string()),
+    )
+    digest = hashlib.sha256()
+    (part,) = source(tmp_path / "p").parts()
+    result = all_of(source(tmp_path / "p").rows(part, digest))
+    wanted = read(source(export))
+    for trace in [*result.traces, *wanted.traces]:
+        trace.metadata = json.loads(trace.metadata)
+    assert (result.traces, result.rejected) == (wanted.traces, [])
+    assert digest.hexdigest() == digest_file(path)
+
+
+def test_parquet_with_other_columns_is_counted_row_by_row(export: Path) -> None:
+    parquet(export / "observations_v2/a.parquet", [{"name": "x"}, {"name": "y"}])
+    parquet(export / "observations_v2/b.parquet", [observation(1), observation(2, id=None)])
+    rows = read(source(export))
+    assert reasons(rows) == ["schema:1:None", "schema:2:None", "schema:2:None"]
+    assert "missing required field `id`" in rows.rejected[0].detail
+    assert [t.trace_id for t in rows.traces] == ["t1"]
+
+
+def test_damaged_parquet_is_a_truncated_file(export: Path) -> None:
+    path = parquet(export / "observations_v2/a.parquet", [observation(1)])
+    path.write_bytes(path.read_bytes()[:-20])
+    write(export, "observations_v2/b.parquet", ["PAR1"])
+    assert reasons(read(source(export))) == ["truncated_file:1:None"] * 2
+
+
+def test_parquet_text_that_is_no_text_is_one_counted_row(export: Path) -> None:
+    rows = [observation(n) for n in (1, 2, 3)]
+    table = pa.Table.from_pylist(rows)
+    bad = pa.array([b"a", b"\xff", b"c"], pa.binary()).view(pa.string())
+    table = table.set_column(table.column_names.index("output"), "output", bad)
+    (export / "observations_v2").mkdir(parents=True)
+    pq.write_table(table, export / "observations_v2/a.parquet")
+    result = read(source(export))
+    assert ([t.line for t in result.traces], reasons(result)) == ([1, 3], ["malformed:2:None"])
+
+
+def test_strings_may_be_binary(export: Path, tmp_path: Path) -> None:
+    texts = {"id": "o", "trace_id": "t", "type": "GENERATION", "start_time": "2026-01-05 10:00:00", "input": "\u00e9"}
+    rows = [{**texts, "output": "Yes"}, {**texts, "id": "p", "output": None}]
+    write(export, "observations_v2/a.jsonl", rows)
+    binary = [{k: v.encode() if v else None for k, v in row.items()} for row in rows]
+    parquet(tmp_path / "p/observations_v2/a.parquet", binary, id=pa.large_binary(), output=pa.binary())
+    assert read(source(tmp_path / "p")) == read(source(export))
