@@ -6,7 +6,7 @@ import dagster as dg
 
 from assets.cluster import evaluate_on_cluster
 from assets.environment import environment
-from assets.loop_asset import loop_asset
+from assets.loop_asset import LoopAsset
 from assets.metadata import output, picture, warning
 from assets.observations import refuse_blocked
 from assets.resources import Deployment
@@ -21,7 +21,7 @@ from pipeline.traces.context import IterationContext
 from pipeline.training.result import TrainingResult
 
 
-@loop_asset(
+@LoopAsset(
     "evaluation",
     {"python"},
     "evals",
@@ -79,7 +79,7 @@ def _evaluate_here(deployment: Deployment, work: IterationContext, plan: EvalPla
         return evaluate(work.store, plan, EvalServices(engine, check, environment().lm_eval, judge), log)
 
 
-@loop_asset(
+@LoopAsset(
     "evaluation",
     {"python"},
     "evals",

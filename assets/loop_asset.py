@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Mapping
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Self
 
 import dagster as dg
 
@@ -21,20 +21,28 @@ OWNERS = {"traces": "team:ml-platform", "registry": "team:ml-platform"}
 NO_CHECKS: Mapping[str, str] = MappingProxyType({})
 
 
-class LoopAsset(NamedTuple):
-    """A stage that has been described and not yet been made for a model."""
+class LoopAsset:
+    """A stage, still to be made for a model: decorates a generator function of (context, deployment, *records of the
+    assets of the parameters' names)."""
 
-    compute: Compute
-    group: str
-    kinds: set[str]
-    code: tuple[str, ...]
-    checks: Mapping[str, str]
-    loads_a_model: bool
-    settings: Mapping[str, Any]
+    def __init__(
+        self,
+        group: str,
+        kinds: set[str],
+        *code: str,
+        checks: Mapping[str, str] = NO_CHECKS,
+        loads_a_model: bool = False,
+        **settings: Any,
+    ) -> None:
+        """`code`: files and folders below the repository's root whose sources are the stage's, with its own file.
+        `checks`: their descriptions, by name. `settings`: further arguments of `dg.asset`."""
+        self.group, self.kinds, self.code, self.checks = group, kinds, code, checks
+        self.loads_a_model, self.settings = loads_a_model, settings
 
-    @property
-    def name(self) -> str:
-        return self.compute.__name__
+    def __call__(self, compute: Compute) -> Self:
+        own = Path(inspect.getfile(compute)).relative_to(ROOT).as_posix()
+        self.compute, self.name, self.code = compute, compute.__name__, (own, *self.code)
+        return self
 
     def of(self, recipe: Recipe | None = None) -> dg.AssetsDefinition:
         """The asset of one model. Without a recipe: keys and pools as its defaults have them."""
@@ -69,27 +77,6 @@ class LoopAsset(NamedTuple):
         if self.loads_a_model and recipe is not None and recipe.compute.pool is not None:
             return recipe.compute.pool
         return "training" if self.name == "policy_checkpoint" else None
-
-
-def loop_asset(
-    group: str,
-    kinds: set[str],
-    *code: str,
-    checks: Mapping[str, str] = NO_CHECKS,
-    loads_a_model: bool = False,
-    **settings: Any,
-) -> Callable[[Compute], LoopAsset]:
-    """For a generator function of (context, deployment, *records of the assets of the parameters' names).
-
-    `code`: files and folders below the repository's root whose sources are the stage's, beside its own file. `checks`:
-    their descriptions, by name. `settings`: further arguments of `dg.asset`.
-    """
-
-    def described(compute: Compute) -> LoopAsset:
-        own = Path(inspect.getfile(compute)).relative_to(ROOT).as_posix()
-        return LoopAsset(compute, group, kinds, (own, *code), checks, loads_a_model, settings)
-
-    return described
 
 
 @cache

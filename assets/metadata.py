@@ -17,7 +17,7 @@ VERSION_TAG = "dagster/data_version"
 
 
 def output(record: Record, version: Any, metadata: Mapping[str, Any]) -> dg.Output[Any]:
-    """A stage's record, shown beside `metadata`. `version`: a digest of what it published, or what has one as JSON, by
+    """A stage's record, shown with `metadata`. `version`: a digest of what it published, or what has one as JSON, by
     which Dagster tells whether what lies below is stale."""
     digest = version if isinstance(version, str) else digest_json(version)
     fields = record.model_dump(mode="json", exclude={"metrics", "histogram", "components", "days"})

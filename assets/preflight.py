@@ -65,8 +65,8 @@ def later_faults(deployment: Deployment, stages: Container[str] = LATER) -> list
 
 
 def refuse_later_faults(context: dg.AssetExecutionContext, deployment: Deployment) -> None:
-    """Raises ValueError with the `later_faults` of the stages that this run goes on to, one line each: nobody may have
-    typed it, and only a command that is typed asks before."""
+    """Raises ValueError with the `later_faults` of the stages that this run goes on to, one line each: a run that no
+    person typed was not checked before."""
     selected = {node.name for node in context.op_execution_context.job_def.nodes}
     stages = {stage for stage in LATER if deployment.key(stage).to_python_identifier() in selected}
     if faults := later_faults(deployment, stages):

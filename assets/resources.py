@@ -199,7 +199,7 @@ class Deployment(dg.ConfigurableResource):
         return MlflowAddresses(self.tracking_uri(), self.registry_uri(), environment().experiment)
 
     def notify_url(self) -> str:
-        """Where people are told of a rollout: NOTIFY_URL; "" tells nobody."""
+        """Where messages to people go: NOTIFY_URL; "" sends none."""
         return environment().notify
 
 

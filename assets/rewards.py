@@ -8,7 +8,7 @@ import dagster as dg
 
 from assets.days import LABELLED, labelled_days, tell_of_days
 from assets.environment import environment
-from assets.loop_asset import loop_asset
+from assets.loop_asset import LoopAsset
 from assets.metadata import output, picture, shares, table, table_facts, warning
 from assets.resources import Deployment
 from evals.freezing import held_apart
@@ -28,7 +28,7 @@ from pipeline.traces.records import GovernedTraces
 from pipeline.views.iteration import reward_distribution
 
 
-@loop_asset(
+@LoopAsset(
     "rewards",
     {"python", "parquet"},
     "pipeline/rewards",
@@ -115,7 +115,7 @@ def _checks(labels: RewardLabels, settings: Rewards) -> Iterator[dg.AssetCheckRe
     )
 
 
-@loop_asset(
+@LoopAsset(
     "rewards",
     {"python", "pytorch"},
     "pipeline/rewards/reward_model",
@@ -161,7 +161,7 @@ def reward_model(context: dg.AssetExecutionContext, deployment: Deployment, rewa
     )
 
 
-@loop_asset(
+@LoopAsset(
     "rewards",
     {"python", "parquet"},
     "pipeline/selection/samples",

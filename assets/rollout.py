@@ -132,7 +132,7 @@ def begin_rollout(deployment: Deployment, log: Log) -> RolloutState:
 
 
 def _judged_by(deployment: Deployment, log: Log) -> Recipe:
-    """The recipe that the candidate's iteration was begun with; that of now where nobody knows any more."""
+    """The recipe that the candidate's iteration was begun with; that of now where it is not known any more."""
     store, recipe = deployment.store(), deployment.recipe()
     state = read_state(store, recipe.base_model.name)
     assert state.proposal is not None, "a rollout is active"

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import dagster as dg
 
 from assets.cluster import launchable, refuse_unlaunchable
-from assets.loop_asset import loop_asset
+from assets.loop_asset import LoopAsset
 from assets.metadata import output, warning
 from assets.resources import Deployment
 from evals.freezing import held_apart
@@ -24,7 +24,7 @@ from pipeline.training.account import measured_step_s
 from pipeline.training.plan import TrainingPlan, plan_training
 
 
-@loop_asset(
+@LoopAsset(
     "selection",
     {"python", "parquet"},
     "pipeline/selection",
@@ -65,7 +65,7 @@ def preference_dataset(
     )
 
 
-@loop_asset(
+@LoopAsset(
     "selection",
     {"python"},
     "pipeline/selection",

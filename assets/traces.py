@@ -7,7 +7,7 @@ import dagster as dg
 
 from assets.days import GOVERNED, governed_days, tell_of_days
 from assets.environment import environment
-from assets.loop_asset import loop_asset
+from assets.loop_asset import LoopAsset
 from assets.metadata import output, picture, table, table_facts, warning
 from assets.preflight import refuse_later_faults
 from assets.records import begin, outcome
@@ -36,7 +36,7 @@ WEAK_SHOWN = 10
 """Parts that the check names, at most; the log has all of them."""
 
 
-@loop_asset(
+@LoopAsset(
     "traces",
     {"iceberg", "python"},
     "pipeline/traces",

@@ -46,7 +46,7 @@ REMEMBERED_S = 30.0
 
 
 class LiveTraffic(NamedTuple):
-    """What a run of the rollout is given beside the router."""
+    """What a run of the rollout is given besides the router."""
 
     metrics: LiveMetricsPort
     wait: Callable[[float], None]
@@ -137,7 +137,7 @@ def put_champion_in_place(deployment: Deployment) -> None:
 def gateway_settings(deployment: Deployment) -> GatewaySettings:
     recipe = deployment.recipe()
     traffic = recipe.rollout.traffic
-    assert isinstance(traffic, GatewayTraffic), "another router is nobody's to start"
+    assert isinstance(traffic, GatewayTraffic), "this project starts no other router"
     return GatewaySettings(
         root=str(deployment.store().root.absolute()),
         model_name=recipe.base_model.name,
@@ -253,7 +253,7 @@ def warmed(deployment: Deployment, servers: Sequence[str], model: ModelRef, iter
             return ""
         reason = warm_up(servers, served_name(deployment.recipe().base_model.name, model.digest), prompts)
     if not reason:
-        log(f"warm-up: {len(prompts)} recent prompts were asked at {', '.join(servers)}, and answered to nobody")
+        log(f"warm-up: {len(prompts)} recent prompts were asked at {', '.join(servers)}, and no user got the answers")
     return reason
 
 

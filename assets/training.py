@@ -6,7 +6,7 @@ from typing import Any
 import dagster as dg
 
 from assets.cluster import launchable, refuse_unlaunchable, train_on_cluster
-from assets.loop_asset import loop_asset
+from assets.loop_asset import LoopAsset
 from assets.metadata import output, picture, shares, table
 from assets.observations import end, refuse_blocked
 from assets.on_record import MLFLOW_RUN_TAG, launch_tags, on_record, run_links
@@ -37,7 +37,7 @@ RATES = {
 }
 
 
-@loop_asset(
+@LoopAsset(
     "training",
     {"pytorch", "huggingface"},
     "pipeline/training",

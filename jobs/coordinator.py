@@ -63,7 +63,7 @@ class FollowingRunCoordinator(QueuedRunCoordinator):
 
     def _start(self, context: SubmitRunContext) -> str:
         """Start the run, or queue it for the daemon, which starts one run at a time on a data root (`dagster.yaml`).
-        Without a daemon nobody would take it from a queue: why it is not started, or ""."""
+        Without a daemon no process would take it from a queue: why it is not started, or ""."""
         instance, run = self._instance, context.dagster_run
         reap_dead_runs(instance)
         if daemon_is_alive(instance):

@@ -24,7 +24,7 @@ from pipeline.recipe import Automation
 
 OP_JOBS = (canary_rollout, rollout_decision, review_sample, forget, lake_upkeep, tell, delete_orphaned_gang)
 
-warnings.filterwarnings("ignore", category=dg.BetaWarning)  # Dagster's own, about a parameter that nobody here sets
+warnings.filterwarnings("ignore", category=dg.BetaWarning)  # Dagster's own, about a parameter that is not set here
 guard_output()  # every process that runs a step loads the definitions
 
 

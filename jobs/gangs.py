@@ -56,7 +56,7 @@ def gang_held(context: dg.SensorEvaluationContext, deployment: Deployment) -> li
 
     Its launcher may have been killed. It would keep its place in the queue, of a strict queue the head, and train once
     it is admitted, unasked. What runs is left alone: the next launch follows it. The cursor has since when no run
-    follows, by iteration, and begins anew with each request.
+    follows, by iteration, and begins again with each request.
     """
     if deployment.recipe().compute.kubernetes is None:
         return dg.SkipReason("The recipe has no cluster.")

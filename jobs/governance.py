@@ -100,8 +100,8 @@ KEEPERS: Sequence[erasure.Keeper] = (evaluations.places,)
 
 
 def _address(settings: Deployment) -> Address:
-    """Of the source; without its connection where the environment does not say it: nobody waits for that to be
-    forgotten."""
+    """Of the source; without its connection where the environment does not say it: a user is forgotten without
+    it."""
     try:
         return Address(settings.recipe().traces.source, settings.source_uri())
     except ValueError:
@@ -127,7 +127,7 @@ def drop_overdue(settings: Deployment, log: Log) -> Retained:
 
 
 def keep_up(settings: Deployment, log: Log) -> SweepResult:
-    """The table's upkeep; nobody is forgotten meanwhile."""
+    """The table's upkeep; no user is forgotten meanwhile."""
     store, days = settings.store(), settings.recipe().traces.lake.keep_snapshots_days
     with shared_lock(store), open_lake(settings.lake()) as lake:
         mirrored.tidy(store, log)
@@ -141,7 +141,7 @@ def preview_lines(preview: erasure.Preview) -> Iterator[str]:
     if not preview.places:
         yield "Nothing that we wrote has this user as owner. The user goes on the list: rows that come are rejected."
     else:
-        yield "These rows go, of this user alone; nobody else's row is changed:"
+        yield "These rows go, of this user alone; no other row is changed:"
         yield from place_lines(preview.places)
     for title, names in (
         ("Datasets that end (materialise the traces again)", preview.affected.datasets),
@@ -199,7 +199,7 @@ def _forget(settings: Deployment, asked: argparse.Namespace) -> int:
 
 
 def _confirmed(settings: Deployment, user: str, since: datetime | None) -> bool:
-    """Show what would go, and ask. Raises ValueError where nobody answers."""
+    """Show what would go, and ask. Raises ValueError where there is no answer."""
     stage, person = settings.stage(lambda line: None), Person.named(user, since)
     preview = erasure.preview(stage, person, settings.registry_uri(), KEEPERS)
     print("\n".join(preview_lines(preview)), file=sys.stderr)

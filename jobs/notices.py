@@ -36,7 +36,7 @@ def waiting(instance: dg.DagsterInstance, deployment: Deployment) -> list[Notice
 
 @dg.op
 def tell_what_is_due(context: dg.OpExecutionContext, deployment: Deployment) -> None:
-    """One message of what was not told yet. A receiver that does not take it gets it later, and fails nobody."""
+    """One message of what was not told yet. A receiver that does not take it gets it later, and fails no run."""
     due = waiting(context.instance, deployment)
     if error := send(deployment.store(), MARK, due, deployment.notify_url(), "pt status"):
         context.log.warning(f"Not told yet: {error}")

@@ -3,7 +3,7 @@
 Owns the list of words. Each belongs to a module that offers `parser()` and `main(arguments)`, and `python -m MODULE` is
 the same command, but for the `.env` of the working directory, which `pt` reads as `dagster` does. A module is imported
 when its word is typed, so `pt --help` answers at once. Exit codes: those of the
-word; 2 for a word that there is not; 130 on Ctrl-C; 141 when nobody reads on (`| head`).
+word; 2 for a word that there is not; 130 on Ctrl-C; 141 when the reader has gone (`| head`).
 """
 
 import argparse
@@ -33,7 +33,7 @@ WORDS = {
     "report": CommandWord("jobs.report", "a page of an iteration, and of all of them, for people who run no command"),
     "validate": CommandWord("jobs.validate", "check a deployment without a run: recipe, model, disk, source, gate"),
     "recipe": CommandWord("jobs.recipe", "the recipe's fields explained, its JSON schema, and the resolved one"),
-    "retry": CommandWord("jobs.retry", "a finished stage anew, and all below it"),
+    "retry": CommandWord("jobs.retry", "a finished stage again, and all below it"),
     "rollout": CommandWord("jobs.rollout", "where the rollout stands, and every decision about it"),
     "reviews": CommandWord("jobs.reviews", "sheets of labels for people to score"),
     "governance": CommandWord("jobs.governance", "forget a user, verify the audit log, retention, upkeep"),

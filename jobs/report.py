@@ -2,7 +2,7 @@
 
 One HTML file of an iteration (the newest, unless it is named) and of what all of them add up to: funnel, labels,
 decision, training, evaluation with its intervals, rollout, cost and lineage. It needs no server, opens from disk and
-prints; no text of a user is in it. Without --out it lies beside the records, where each iteration's end writes it too.
+prints; no text of a user is in it. Without --out it lies with the records, where each iteration's end writes it too.
 Exit codes: 0 done (it says where the page is), 2 there is no such iteration, or a file cannot be read or written (it
 says which).
 """
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
 def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(prog="pt report", description=__doc__)
     options.add_argument("iteration", nargs="?", default="", help="its id; the newest one, unless it is given")
-    options.add_argument("--out", type=Path, help="where to write the page; beside the records, unless it is given")
+    options.add_argument("--out", type=Path, help="where to write the page; with the records, unless it is given")
     return options
 
 

@@ -1,4 +1,4 @@
-"""A finished stage anew: `pt retry STAGE [--iteration ID] [--yes] [--no-launch]`.
+"""A finished stage again: `pt retry STAGE [--iteration ID] [--yes] [--no-launch]`.
 
 Lists what the stage and those below it left in the iteration (the newest one, unless it is named), asks, removes it
 and launches the job from there. Labels and samples are found again in their journals, so nothing is paid for twice.
@@ -40,7 +40,7 @@ BESIDE = {
     "eval_report": (layout.EVIDENCE,),
     "canary": (layout.OUTCOME, layout.PAGE),
 }
-"""What a stage leaves beside its record, under the iteration. Of `training` all but the plan is the trainer's."""
+"""What a stage leaves besides its record, under the iteration. Of `training` all but the plan is the trainer's."""
 STAGES = (*RECORDS, "canary")
 
 
@@ -85,7 +85,7 @@ def leavings(store: Store, iteration: Iteration, stage: str) -> Iterator[str]:
 
 
 def remove(store: Store, iteration: Iteration, stage: str, names: Sequence[str]) -> None:
-    """Delete them, in their order, while nobody publishes; the audit log says that it was done."""
+    """Delete them, in their order, while no stage publishes; the audit log says that it was done."""
     if not names:
         return
     with exclusive_lock(store):

@@ -95,7 +95,7 @@ def feedback_drift(context: dg.SensorEvaluationContext, deployment: Deployment) 
 
 
 def notices_due(context: dg.SensorEvaluationContext, deployment: Deployment) -> Asked:
-    """Asks for a message to NOTIFY_URL when an iteration was held or refused, or a run failed, and nobody was told.
+    """Asks for a message to NOTIFY_URL when an iteration was held or refused, or a run failed, and no message was sent.
 
     Of a rollout that is held, over, or waits for a signature its own looks tell (`rollout_due`).
     """

@@ -124,7 +124,7 @@ def next_step(
     """What a person may type now."""
 
     def launch(purpose: str, *more: str, words: Sequence[str] = ()) -> NextStep:
-        """The launch (of the loop, unless it is another) with further overrides, beside those that are in force."""
+        """The launch (of the loop, unless it is another) with further overrides, added to those in force."""
         keys = {override.partition("=")[0] for override in more}
         kept = [override for override in choice.overrides if override.partition("=")[0] not in keys]
         overrides = shlex.join([*kept, *more])
@@ -145,7 +145,7 @@ def next_step(
             forced = f"selection.method={plan.decision.forceable[0]}"
             return launch(f"trains on these traces all the same; {LATER}", forced)
         case "stopped" | "refused":
-            return launch(f"trains anew, with another seed; {LATER}", f"training.seed={recipe.training.seed + 1}")
+            return launch(f"trains again, with another seed; {LATER}", f"training.seed={recipe.training.seed + 1}")
         case "held":
             words = [*launch_command(recipe, stage="canary"), "--tags", json.dumps({"iteration": newest.iteration})]
             accepted = f'rollout.accept_hold="{newest.iteration}"'
@@ -174,7 +174,7 @@ def _serving(recipe: Recipe, state: RolloutState) -> ChampionState:
 
 
 def _waiting(store: Store, state: RolloutState, rollout: RolloutStatus, newest: IterationView | None) -> Iterator[str]:
-    """What nobody but a person can take further, each with where to look."""
+    """What a person has to take further, each with where to look."""
     if state.phase is Phase.HELD:
         yield f"the rollout is held at {rollout.weight}%: {rollout.reason} (pt rollout status)"
     elif rollout.waits_for.startswith("one of"):

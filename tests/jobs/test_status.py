@@ -155,8 +155,8 @@ def typed(laid: Laid) -> tuple[status.NextStep, list[str]]:
 @pytest.mark.parametrize(
     ("ending", "override", "purpose"),
     [
-        ("refused", "training.seed=2", "trains anew, with another seed"),
-        ("stopped", "training.seed=2", "trains anew, with another seed"),
+        ("refused", "training.seed=2", "trains again, with another seed"),
+        ("stopped", "training.seed=2", "trains again, with another seed"),
         ("not trained", "selection.method=grpo", "trains on these traces all the same"),
         ("registered", "", "looks for newer traces"),
     ],
