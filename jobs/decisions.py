@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from assets.naming import ROLLOUT
 from assets.resources import Deployment, deployment
 from assets.rollout import rollout_ports
-from pipeline.rollout.decision import MIN_DIGEST, DecisionResult, RolloutDecision, decide
+from pipeline.rollout.decision import MIN_DIGEST, RolloutDecision, decide
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.record import Action, Phase
+from pipeline.rollout.router import Tick
 
 COMMAND = "pt rollout"
 DONE, REFUSED, FAILED = 0, 1, 2
@@ -47,12 +48,12 @@ def launchpad_decision(
     return RolloutDecision(action=action, reason=reason, by=by, rollout=rollout)
 
 
-def take(settings: Deployment, decision: RolloutDecision) -> DecisionResult:
+def take(settings: Deployment, decision: RolloutDecision) -> Tick:
     """Carry a person's decision out on this deployment."""
     return decide(rollout_ports(settings), decision, time.time())
 
 
-def outcome_lines(decision: RolloutDecision, done: DecisionResult) -> Iterator[str]:
+def outcome_lines(decision: RolloutDecision, done: Tick) -> Iterator[str]:
     """What a decision led to, and what to do next."""
     state, look = done.state, look_command()
     for error in done.errors:
@@ -83,7 +84,7 @@ def look_command() -> str:
     return deployment().launch(ROLLOUT)
 
 
-def exit_code(decision: RolloutDecision, done: DecisionResult) -> int:
+def exit_code(decision: RolloutDecision, done: Tick) -> int:
     """0, 1 when it was refused, 2 when the router does not read 0% and should."""
     if done.refused:
         return REFUSED

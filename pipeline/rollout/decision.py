@@ -26,16 +26,7 @@ class RolloutDecision(Record):
     it."""
 
 
-class DecisionResult(Record):
-    """The state after a decision, and why it has no effect; empty when it is on record."""
-
-    state: RolloutState
-    refused: str = ""
-    errors: tuple[str, ...] = ()
-    """What could not be projected onto the registry or the audit log: the next tick tries again."""
-
-
-def decide(ports: RolloutPorts, decision: RolloutDecision, now: float) -> DecisionResult:
+def decide(ports: RolloutPorts, decision: RolloutDecision, now: float) -> Tick:
     """Put a decision on record and make the traffic follow it at once. An abort or a rollback takes the canary to 0%
     and reads it back; the state is still ROLLING_BACK when the router does not obey. A rollback that was decided before
     is taken on. Raises ValueError without a reason or a name."""
@@ -49,13 +40,12 @@ def decide(ports: RolloutPorts, decision: RolloutDecision, now: float) -> Decisi
         if not refused and decision.action == "rollback" and state.phase is Phase.PROMOTED:
             refused = _no_way_back(state, ports, now)
         if refused:
-            return DecisionResult(state=state, refused=refused)
+            return Tick(state=state, refused=refused)
         if out and state.phase is Phase.ROLLING_BACK:
             break
         if append(ports.store, ports.model_name, state, step_event(state, now, _step(state, decision))):
             break
-    done: Tick = roll_back(ports, now) if out else reconcile(ports, now)
-    return DecisionResult(state=done.state, errors=done.errors)
+    return roll_back(ports, now) if out else reconcile(ports, now)
 
 
 def abort(store: Store, model_name: str, reason: str, now: float, by: str = "", rollout: str = "") -> bool:

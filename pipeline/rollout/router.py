@@ -185,7 +185,9 @@ class RolloutPorts:
 
 
 class Tick(Record):
-    """The state after one tick, and what could not follow it this time: router, registry, audit log or notices."""
+    """The state after a tick or a decision, what could not follow it this time (router, registry, audit log or notices:
+    the next tick tries again), and why a decision has no effect."""
 
     state: RolloutState
     errors: tuple[str, ...] = ()
+    refused: str = ""

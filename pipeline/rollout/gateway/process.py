@@ -17,7 +17,7 @@ from pipeline.serving.server_process import held_port, server_process
 
 TAKE_S = 5.0
 """That a gateway tries to get the lock: readers hold it for a moment."""
-_LOCK, _ADDRESS = "lock", "address.json"
+_LOCK = "lock"
 
 
 class GatewayAddress(Record):
@@ -29,7 +29,8 @@ class GatewayAddress(Record):
 
 @contextmanager
 def held_lock(folder: Path) -> Generator[Callable[[GatewayAddress], object]]:
-    """Hold the lock of a model's gateway, and publish its address. Raises ValueError where another one holds it."""
+    """Hold the lock of a model's gateway, and publish its address in that file. Raises ValueError where another one
+    holds it."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / _LOCK).open("a") as handle:
         deadline = time.monotonic() + TAKE_S
@@ -37,9 +38,13 @@ def held_lock(folder: Path) -> Generator[Callable[[GatewayAddress], object]]:
             if time.monotonic() > deadline:
                 raise ValueError(f"Another gateway runs for {folder.parent.name}. End it, or use that one.")
             time.sleep(0.05)
-        address = folder / _ADDRESS
-        address.unlink(missing_ok=True)
-        yield lambda listening: write_atomically(address, listening.model_dump_json())
+        handle.truncate(0)
+
+        def publish(address: GatewayAddress) -> None:
+            handle.write(address.model_dump_json())
+            handle.flush()
+
+        yield publish
 
 
 def running_address(folder: Path) -> GatewayAddress | None:
@@ -48,11 +53,12 @@ def running_address(folder: Path) -> GatewayAddress | None:
         with (folder / _LOCK).open("rb") as handle:
             if _locked(handle.fileno(), fcntl.LOCK_SH):
                 return None
-        return GatewayAddress.model_validate_json((folder / _ADDRESS).read_bytes())
-    except FileNotFoundError as error:
-        if error.filename is not None and str(error.filename).endswith(_LOCK):
-            return None
-        raise OSError(f"The gateway of {folder.parent.name} has only begun to start. Ask again.") from error
+            content = handle.read()
+    except FileNotFoundError:
+        return None
+    if not content:
+        raise OSError(f"The gateway of {folder.parent.name} has only begun to start. Ask again.")
+    return GatewayAddress.model_validate_json(content)
 
 
 def _locked(descriptor: int, how: int) -> bool:

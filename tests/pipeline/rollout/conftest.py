@@ -12,7 +12,7 @@ from pipeline.core.iteration import Iteration, identify
 from pipeline.core.storage import DatasetRef, ModelRef, Store
 from pipeline.recipe import Rollout
 from pipeline.rollout.controller import tick
-from pipeline.rollout.decision import DecisionResult, RolloutDecision, decide
+from pipeline.rollout.decision import RolloutDecision, decide
 from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, UnitCounts
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.policy import RolloutPolicy, policy_of
@@ -230,7 +230,7 @@ class World:
         return split.canary_weight if split else 0
 
 
-def decided(world: World, action: str, by: str = "operator") -> DecisionResult:
+def decided(world: World, action: str, by: str = "operator") -> Tick:
     decision = RolloutDecision(action=action, reason="a reason", by=by, rollout=world.state.rollout)
     return decide(world.ports(), decision, world.now)
 
