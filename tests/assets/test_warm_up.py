@@ -28,7 +28,7 @@ def test_a_slot_is_asked_what_its_iteration_was_asked(iterations: Iterations, tm
         asked = [body["messages"][-1]["content"] for body in server.asked]
         assert len(asked) == 32
         assert {*asked} <= {json.loads(row["prompt"])[-1]["content"] for row in newest}
-        assert log == [f"warm-up: 32 recent prompts were asked at {server.url}, and answered to nobody"]
+        assert log == [f"warm-up: 32 recent prompts were asked at {server.url}, and no user got the answers"]
         assert warmed(settings, (server.url,), CANDIDATE, "gone", log.append) == ""
         assert len(server.asked) == 32 and log[-1].startswith("warm-up: none, ")
     assert warmed(settings, (), CANDIDATE, iteration, log.append) == "" and "router alone" in log[-1]
