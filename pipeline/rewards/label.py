@@ -36,7 +36,6 @@ from pipeline.rewards.rules import measure
 from pipeline.rewards.samples import COLUMNS, UNKNOWN, RewardSample, samples, scores_of
 from pipeline.rewards.summary import LabelCounts, summarise
 from pipeline.rewards.verifiers import VERSION, Grade, Grader, Outcome
-from pipeline.rewards.verifiers.outcome import TimeBudget
 from pipeline.traces.context import IterationContext
 from pipeline.traces.engine import open_engine
 from pipeline.traces.erased import forgotten, held_lock
@@ -191,13 +190,12 @@ def _check(
 ) -> None:
     """Have the verifier check these, by key; its verdicts go to `lines` and to the journal."""
     limits = part.settings.verifier
-    budget = TimeBudget(limits.user_timeouts_s, limits.part_timeouts_s)
     writer = journal(store, part.day)
     with closing(Grader(limits)) as check:
         for start in range(0, len(todo), BATCH):
             batch = todo[start : start + BATCH]
             known_kinds = [sample for _, sample in batch if sample.kind != UNKNOWN]
-            grades = iter(check([each.task for each in known_kinds], [each.principal for each in known_kinds], budget))
+            grades = iter(check([each.task for each in known_kinds], [each.principal for each in known_kinds]))
             checked: list[FindingLine] = []
             for key, sample in batch:
                 grade = Grade(Outcome.error, "") if sample.kind == UNKNOWN else next(grades)

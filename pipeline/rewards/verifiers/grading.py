@@ -2,6 +2,7 @@
 are checked here; what cannot be interrupted runs in workers that can be killed."""
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -10,7 +11,7 @@ from pipeline.recipe.rewards import Verifier
 from pipeline.rewards.verifiers import mathematics, texts
 from pipeline.rewards.verifiers.answers import MAX_ANSWER_CHARS, reference_answer
 from pipeline.rewards.verifiers.code import check_code
-from pipeline.rewards.verifiers.outcome import Grade, Outcome, TimeBudget, VerifierTask
+from pipeline.rewards.verifiers.outcome import Grade, Outcome, VerifierTask
 from pipeline.rewards.verifiers.pool import Pool, Work, WorkerFailure
 from pipeline.rewards.verifiers.structured import check_json, same_calls
 from pipeline.rewards.verifiers.texts import choice
@@ -25,11 +26,13 @@ class Grader:
     """Workers that stay up between calls, which may come from any thread; close it when done.
 
     `timeout_s` and `code_timeout_s` run from the start of an item's execution; then its worker alone is killed and
-    replaced. Equal checks of one call are run once.
+    replaced. Equal checks of one call are run once. Some completions are built to hang a checker, and each takes its
+    whole deadline: what time-outs may cost is bounded for each owner of checks and for all of them.
     """
 
     def __init__(self, settings: Verifier) -> None:
-        self._timeout_s, self._code_deadline_s = settings.timeout_s, settings.code_timeout_s + CODE_GRACE_S
+        self._settings = settings
+        self._lost_s: defaultdict[str, float] = defaultdict(float)
         check = partial(
             check_code,
             timeout_s=settings.code_timeout_s,
@@ -43,29 +46,32 @@ class Grader:
         self,
         checks: Sequence[VerifierTask | tuple[str, str]],
         whose: Sequence[str] = (),
-        budget: TimeBudget | None = None,
     ) -> list[Grade]:
-        """`whose`: by whom each is, for the `budget` of time-outs; a check that it has nothing left for is not run."""
+        """`whose`: by whom each is; a check whose owner's time-outs have used up what they may cost is not run."""
         each = [_alternatives(c if isinstance(c, VerifierTask) else VerifierTask(*c)) for c in checks]
         owners = [owner for tasks, owner in zip(each, whose, strict=False) for _ in tasks]
-        grades = iter(self._grade([task for tasks in each for task in tasks], owners, budget))
+        grades = iter(self._grade([task for tasks in each for task in tasks], owners))
         return [_best([next(grades) for _ in tasks]) for tasks in each]
 
-    def _grade(self, tasks: Sequence[VerifierTask], whose: Sequence[str], budget: TimeBudget | None) -> list[Grade]:
+    def _grade(self, tasks: Sequence[VerifierTask], whose: Sequence[str]) -> list[Grade]:
+        settings, lost_s = self._settings, self._lost_s
         results = list(map(_here, tasks))
         todo = list(dict.fromkeys(check for check in results if isinstance(check, VerifierTask)))
-        deadlines_s = [self._code_deadline_s if check.kind == "code" else self._timeout_s for check in todo]
+        code_s = settings.code_timeout_s + CODE_GRACE_S
+        deadlines_s = [code_s if check.kind == "code" else settings.timeout_s for check in todo]
         owners: dict[VerifierTask, str] = {}
         for one, owner in zip(results, whose, strict=False):
             if isinstance(one, VerifierTask):
                 owners.setdefault(one, owner)
 
         def charge(number: int, result: Grade | WorkerFailure) -> None:
-            if budget is not None and result is WorkerFailure.timeout:
-                budget.charge(owners[todo[number]], deadlines_s[number])
+            if owners and result is WorkerFailure.timeout:
+                lost_s[owners[todo[number]]] += deadlines_s[number]
 
         def refuses(number: int) -> bool:
-            return budget is not None and budget.is_spent(owners[todo[number]])
+            owner = owners.get(todo[number])
+            spent = lost_s[owner or ""] >= settings.user_timeouts_s or sum(lost_s.values()) >= settings.part_timeouts_s
+            return owner is not None and spent
 
         graded = dict(zip(todo, self._pool.run(todo, deadlines_s, charge, refuses) if todo else (), strict=True))
         return [_storable(graded[one] if isinstance(one, VerifierTask) else one, one) for one in results]

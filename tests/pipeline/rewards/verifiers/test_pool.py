@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.recipe.rewards import Verifier
 from pipeline.rewards.verifiers import Outcome, VerifierTask
-from pipeline.rewards.verifiers.outcome import TimeBudget
 from pipeline.rewards.verifiers.pool import Pool, Work, WorkerFailure
 from tests.grading import grader
 
@@ -140,12 +140,13 @@ def test_no_worker_outlives_a_killed_parent(tmp_path: Path) -> None:
     _until(lambda: not worker.exists() or "(zombie)" in (worker / "status").read_text())
 
 
-def test_a_spent_budget_leaves_the_rest_without_a_label() -> None:
+def test_a_spent_budget_leaves_the_rest_without_a_label(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Verifier, "user_timeouts_s", 1.5)
     catastrophic = '{"type": "string", "pattern": "^(a+)+$"}'
     hanging = [VerifierTask(f'"{"a" * 5000}{n}"', catastrophic, "json_schema") for n in range(12)]
     plain = [VerifierTask(f"[{n}]", '{"type": "array"}', "json_schema") for n in range(12)]
     with grader(workers=1, timeout_s=0.5) as check:
-        grades = check(hanging + plain, ["mallory"] * 12 + ["ann"] * 12, TimeBudget(each_s=1.5, all_s=100.0))
+        grades = check(hanging + plain, ["mallory"] * 12 + ["ann"] * 12)
     assert Counter(grade.outcome for grade in grades[:12]) == {Outcome.timeout: 3, Outcome.budget: 9}
     assert {grade.outcome for grade in grades[12:]} == {Outcome.correct}
     assert Outcome.budget.score is None
