@@ -9,7 +9,6 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.traces.arrow import pc
 from pipeline.traces.database import connect, quoted
 from pipeline.traces.pii.columns import mask_column, mask_json_column, pseudonym_column
 from pipeline.traces.rows import Rows, Trace
@@ -32,15 +31,10 @@ ATTRIBUTES = pa.schema(
     ]
 )
 MASKS: dict[str, Callable[[pa.Array], pa.Array]] = {
-    **dict.fromkeys(("name", "source"), lambda values: _masked(values)),
+    **dict.fromkeys(("name", "source"), lambda values: mask_column(values)[0]),
     **dict.fromkeys(("user_id", "session_id"), pseudonym_column),
     "metadata": mask_json_column,
 }
-
-
-def _masked(values: pa.Array) -> pa.Array:
-    masked, unmaskable = mask_column(values)
-    return pc.if_else(unmaskable, "[BINARY]", masked)
 
 
 def annotations_file(folder: Path, index: int) -> Path:
@@ -91,22 +85,18 @@ def index_attributes(files: Sequence[Path], database: Path) -> Path:
     return database
 
 
-class AttributeTable:
-    def __init__(self, database: Path) -> None:
-        self._database = database
-
-    def join(self, traces: Sequence[Trace]) -> None:
-        wanted = pa.table({"trace_id": pa.array(sorted({trace.trace_id for trace in traces}), pa.string())})
-        with connect(self._database.parent, self._database, read_only=True) as connection:
-            connection.register("wanted", wanted)
-            rows = connection.sql("select a.* from attributes a semi join wanted using (trace_id)").fetchall()
-        known = {row[0]: dict(zip(ATTRIBUTES.names, row, strict=True)) for row in rows}
-        for trace in traces:
-            row = known.get(trace.trace_id)
-            if row is not None:
-                trace.user_id = trace.user_id or row["user_id"]
-                trace.session_id = trace.session_id or row["session_id"]
-                trace.metadata = merged(trace.metadata, row["metadata"])
+def join_attributes(database: Path, traces: Sequence[Trace]) -> None:
+    """Complete the traces by what is said of each as a whole. `database`: from `index_attributes`."""
+    wanted = pa.table({"trace_id": pa.array(sorted({trace.trace_id for trace in traces}), pa.string())})
+    with connect(database.parent, database, read_only=True) as connection:
+        connection.register("wanted", wanted)
+        rows = connection.sql("select a.* from attributes a semi join wanted using (trace_id)").fetchall()
+    known = {row[0]: dict(zip(ATTRIBUTES.names, row, strict=True)) for row in rows}
+    for trace in traces:
+        if (row := known.get(trace.trace_id)) is not None:
+            trace.user_id = trace.user_id or row["user_id"]
+            trace.session_id = trace.session_id or row["session_id"]
+            trace.metadata = merged(trace.metadata, row["metadata"])
 
 
 def merged(own: str, whole: str) -> str:

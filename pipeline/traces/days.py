@@ -33,14 +33,29 @@ part, row, line, trace_id, observation_id, user_id, timestamp, updated_at, conte
 """
 # An observation's newest export wins; the last model call stands for its turn of the trace; the same answer to the same
 # prompt for the same user at the same moment is one row (at another moment it is a second sample of the model, and
-# signal). Ties are broken by what the rows say of themselves, then by their place in the source.
+# signal). Ties are broken by what the rows say of themselves, then by their place in the source. Most rows share
+# nothing with another one: only the contested ones are ranked. They are looked for by 64-bit hashes, which are grouped
+# faster than texts; two that are alike by chance add a row that wins its ranks and changes nothing.
+CONTESTED = """
+create temp table contested as
+with hashed as materialized (
+    select part, row, reason is null as passed, hash(observation_id) as observation, hash(trace_id) as trace,
+        hash(user_id, timestamp, content_key) as content
+    from keys where observation_id is not null
+)
+select keys.* from keys semi join (
+    from hashed where observation in (select observation from hashed group by all having count(*) > 1)
+    or trace in (select trace from hashed group by all having count(*) > 1)
+    or content in (select content from hashed where passed group by all having count(*) > 1)
+) using (part, row)
+"""
 JUDGED = """
 create temp table judged as
 with exports as (
     select *, row_number() over (
         partition by observation_id order by updated_at desc nulls last, part desc, line desc, row desc
     ) = 1 as newest
-    from keys where observation_id is not null
+    from contested
 ),
 calls as (
     select *, newest and reason is distinct from 'helper' as answers,
@@ -66,7 +81,8 @@ select part, row, line, trace_id, observation_id, timestamp, reason, detail, era
 end as outcome
 from copies
 union all by name
-select part, row, line, trace_id, reason, detail, erased, reason as outcome from keys where observation_id is null
+select part, row, line, trace_id, observation_id, timestamp, reason, detail, erased, reason as outcome
+from keys anti join contested using (part, row)
 """
 ADMITTED = "create table admitted as select part, row, trace_id, observation_id from judged where outcome is null"
 NO_FEEDBACK = """
@@ -129,6 +145,7 @@ def compare(task: DayTask) -> DayOutcome:
     database.unlink(missing_ok=True)  # of an attempt that was killed
     with connect(task.folder, database, memory_mb=task.memory_mb) as db:
         db.execute(f"create temp view keys as select {KEYS} from {_staged(task.files, task.day)}")
+        db.execute(CONTESTED)
         db.execute(JUDGED)
         db.execute(ADMITTED)
         parts = {part for files in (task.scores, task.attributes) for part in _annotated_by(db, files)}

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.recipe.traces import Traces
-from pipeline.traces.annotations import AttributeTable, StagedAnnotations, annotations_file
+from pipeline.traces.annotations import StagedAnnotations, annotations_file, join_attributes
 from pipeline.traces.arrow import pc
 from pipeline.traces.batch import BatchBuilder
 from pipeline.traces.erased import Forgotten, user_hash
@@ -73,14 +73,13 @@ def govern_part(task: GovernTask) -> GovernedPart:
     """Decode, judge and stage a part. Raises ValueError when the source cannot be read at all."""
     digest, folder = hashlib.sha256(), task.folder
     batcher = BatchBuilder(task.settings, task.part.name)
-    attached = AttributeTable(task.attributes) if task.attributes else None
     rules = GateRules(task.settings, task.now, task.erased)
     rows, whole = 0, True
     said = StagedAnnotations(annotations_file(folder, task.place), task.place, Meanings(task.settings.scores))
     with _Staged(task) as staged, said:
         for block in open_source(task.address).rows(task.part, digest):
-            if attached is not None:
-                attached.join(block.traces)
+            if task.attributes is not None:
+                join_attributes(task.attributes, block.traces)
             batch, unfit = batcher.batch(block.traces)
             staged.write(*check(batch, rules))
             staged.reject([*block.rejected, *unfit])

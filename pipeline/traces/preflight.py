@@ -20,7 +20,7 @@ from pipeline.core.model_files import faults, weight_files
 from pipeline.core.storage import shown_path
 from pipeline.recipe import Recipe
 from pipeline.recipe.traces import Traces
-from pipeline.traces.annotations import AttributeTable, StagedAnnotations, index_attributes
+from pipeline.traces.annotations import StagedAnnotations, index_attributes, join_attributes
 from pipeline.traces.batch import BatchBuilder
 from pipeline.traces.gates import GateRules, check
 from pipeline.traces.rows import Rows
@@ -193,10 +193,10 @@ def sample_source(address: Address, settings: Traces, now: datetime, limit: int 
             for _, block in blocks("attributes", SAID_PARTS):
                 staged.write(block)
         if said.exists():
-            attached = AttributeTable(index_attributes([said], Path(folder, "attributes.duckdb")))
+            attached = index_attributes([said], Path(folder, "attributes.duckdb"))
         for part, block in blocks("calls"):
             if attached is not None:
-                attached.join(block.traces)
+                join_attributes(attached, block.traces)
             batch, unfit = BatchBuilder(settings, part.name).batch(block.traces)
             checked, reasons = check(batch, GateRules(settings, now))
             refused = [each.reason for each in (*block.rejected, *unfit)]
