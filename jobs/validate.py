@@ -184,7 +184,7 @@ def _source(settings: Deployment, recipe: Recipe, template: ModelTemplate | None
 def score_lines(sample: SourceSample) -> Iterator[CheckedLine]:
     """Every name, and what declares it."""
     for each in sample.scores:
-        hint = "" if each.declared else f". To declare them, with use: feedback if people say so: {each.section()}"
+        hint = "" if each.declared else ". Declare them in traces.scores, with use: ignore if people did not give them"
         yield fine(f"scores: {each.line()}{hint}")
     if sample.scored_wrongly:
         yield problem(f"scores: {sample.scored_wrongly}")

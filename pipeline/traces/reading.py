@@ -136,8 +136,8 @@ class Reading:
             raise ValueError(f"scores: {wrong}")
         for each in counts.undeclared():
             self.context.log(
-                f"traces: WARNING: {each.line()}: traces.scores does not declare them. If they are people's word, "
-                f"write there {each.section()} with use: feedback, else as it stands."
+                f"traces: WARNING: {each.line()}: traces.scores does not declare them. Name them there with their "
+                "scale, and with use: ignore where they are no feedback of people."
             )
 
     def _days_said_about(self, places: Collection[int]) -> set[str]:

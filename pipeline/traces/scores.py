@@ -23,7 +23,8 @@ USER = "user"
 """Source of the gateway's scores of users, from 0 to 1."""
 LEAST_SHARE = 0.05
 """Share of all scores from which an undeclared name is reported."""
-_WORDS = 5
+SHOWN = 5
+"""Values of a name that are shown to a person."""
 
 
 class Meant(NamedTuple):
@@ -39,25 +40,16 @@ class ScoreCount(NamedTuple):
     source: str
     kind: str
     total: int = 0
-    low: float | None = None
-    high: float | None = None
-    words: tuple[str, ...] = ()
     feedback: int = 0
     outside: int = 0
     declared: bool = False
+    values: tuple[str, ...] = ()
+    """The first few."""
 
     def line(self) -> str:
-        given = ", ".join(map(_shown, self.words)) or f"{_number(self.low)} to {_number(self.high)}"
-        given = given if self.words or self.low is not None else "without a number"
+        given = ", ".join(map(_shown, self.values)) or "without a value"
         taken = f"{self.feedback:,} as feedback" if self.feedback else "none as feedback"
-        return f"{self.total:,} scores {_shown(self.name)} ({self.source}, {self.kind}, {given}), {taken}"
-
-    def section(self) -> str:
-        """Declares them in `traces.scores`, as no feedback and with the values seen: for a person to correct."""
-        ends = map(repr, map(_shown, self.words)) if self.words else (_number(self.low), _number(self.high))
-        by = "program" if self.source in PROGRAMS else "user"
-        scale = f"[{', '.join(ends)}]"
-        return f"{{name: {_shown(self.name)!r}, from: {by}, scale: {scale}, good: high, use: ignore}}"
+        return f"{self.total:,} scores {_shown(self.name)} ({self.source}, {self.kind}: {given}), {taken}"
 
 
 class Meanings:
@@ -89,10 +81,10 @@ class ScoreCounts:
             self._merge(each)
 
     def add(self, score: Score, meant: Meant) -> None:
-        word = () if score.kind != "CATEGORICAL" or score.word is None else (score.word,)
-        low, value, outside = None if word else score.value, int(meant.value is not None), int(meant.outside)
-        key = score.name, score.source, score.kind
-        self._merge(ScoreCount(*key, 1, low, low, word, value, outside, meant.declared))
+        number = "" if score.value is None else f"{score.value:g}"
+        value = (score.word or "") if score.kind == "CATEGORICAL" else number
+        key, counts = (score.name, score.source, score.kind), (1, int(meant.value is not None), int(meant.outside))
+        self._merge(ScoreCount(*key, *counts, meant.declared, (value,) if value else ()))
 
     def all(self) -> list[ScoreCount]:
         """The most frequent first."""
@@ -110,21 +102,16 @@ class ScoreCounts:
             return ""
         return (
             f"{wrong.outside:,} of {wrong.line()}, are outside their scale. Say in traces.scores which scale they "
-            f"have and which end is good, or ignore them: {wrong.section()}"
+            "have and which end is good, or ignore them (use: ignore)."
         )
 
     def _merge(self, new: ScoreCount) -> None:
         old = self._counts.get(new[:3], ScoreCount(*new[:3]))
-        numbers = [number for number in (old.low, old.high, new.low, new.high) if number is not None]
-        self._counts[new[:3]] = ScoreCount(
-            *new[:3],
+        self._counts[new[:3]] = new._replace(
             total=old.total + new.total,
-            low=min(numbers, default=None),
-            high=max(numbers, default=None),
-            words=tuple(dict.fromkeys((*old.words, *new.words)))[:_WORDS],
             feedback=old.feedback + new.feedback,
             outside=old.outside + new.outside,
-            declared=new.declared,
+            values=tuple(dict.fromkeys((*old.values, *new.values)))[:SHOWN],
         )
 
 
@@ -153,10 +140,6 @@ def _place(score: Score, meaning: ScoreMeaning) -> float | None:
 def _thumb(score: Score) -> float | None:
     word = (score.word or "").strip().lower()
     return 1.0 if word in UP else 0.0 if word in DOWN else None
-
-
-def _number(value: float | None) -> str:
-    return "?" if value is None else f"{value:g}"
 
 
 def _shown(text: str) -> str:

@@ -13,7 +13,7 @@ from pipeline.traces.lake import local_lake
 from pipeline.traces.materialize import read
 from pipeline.traces.preflight import sample_source
 from pipeline.traces.rows import Score
-from pipeline.traces.scores import Meanings, Meant, ScoreCounts
+from pipeline.traces.scores import Meanings, Meant
 from pipeline.traces.sources.protocol import Address
 
 from .conftest import NOW, Run, observation, score, write
@@ -103,19 +103,6 @@ def test_a_declaration_that_makes_no_sense_is_refused(fields: dict[str, Any], wh
         meaning(**{"name": "n", "from": "user", **fields})
 
 
-def test_the_section_to_paste_declares_the_scores_and_takes_none() -> None:
-    import yaml
-
-    counts, meanings = ScoreCounts(), Meanings(())
-    for value in (1, 4):
-        given = Score("s", "t", None, "stars", value, "API", None)
-        counts.add(given, meanings.of(given))
-    (line,) = counts.undeclared()
-    assert line.line() == "2 scores stars (API, NUMERIC, 1 to 4), none as feedback"
-    pasted = meaning(**yaml.safe_load(line.section()))
-    assert (pasted.name, pasted.scale, pasted.use) == ("stars", (1.0, 4.0), "ignore")
-
-
 def test_the_stage_refuses_a_scale_that_is_not_declared(run: Run, store: Store, export: Path) -> None:
     write(export, "observations_v2/2026-01-05.jsonl", map(observation, range(5)))
     rows = [score(n, n, n + 1, name="stars") for n in range(5)]
@@ -129,7 +116,7 @@ def test_the_stage_refuses_a_scale_that_is_not_declared(run: Run, store: Store, 
     declared = {"name": "stars", "from": "user", "scale": [1, 5]}
     assert means(scores=(meaning(**declared),)) == [0.5, 0.25, 0.5, 0.75, 1.0]
     with pytest.raises(
-        ValueError, match=r"3 of 5 scores stars .* outside their scale.*traces\.scores.*scale: \[1, 5\]"
+        ValueError, match=r"3 of 5 scores stars \(API, NUMERIC: 1, 2, 3, 4, 5\).* outside their scale.*traces\.scores"
     ):
         run(scores=(meaning(name="stars", **{"from": "user", "scale": [1, 2]}),))
 
@@ -140,6 +127,6 @@ def test_validation_shows_every_name_and_what_declares_it(export: Path) -> None:
     source = ExportSource(kind="langfuse_export", uri=str(export))
     sample = sample_source(Address(source, source.uri), Traces(source=source), NOW)
     lines = [line.text for line in score_lines(sample)]
-    assert lines[0] == "scores: 2 scores thumb (API, NUMERIC, 1 to 5), 1 as feedback"
-    assert lines[1].startswith("scores: 1 scores stars (API, NUMERIC, 4 to 4), none as feedback. To declare them")
+    assert lines[0] == "scores: 2 scores thumb (API, NUMERIC: 1, 5), 1 as feedback"
+    assert lines[1].startswith("scores: 1 scores stars (API, NUMERIC: 4), none as feedback. Declare them")
     assert "outside their scale" in lines[2] and sample.feedback == 1
