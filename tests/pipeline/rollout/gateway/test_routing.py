@@ -1,7 +1,6 @@
 """Who answers: the split and its lease, the unit, the arm that a caller names; who is let in; and what is counted."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -217,29 +216,17 @@ def test_another_host_or_origin_is_not(headers: list[tuple[str, str]]) -> None:
     assert foreign_header({"headers": raw}, (*LOOPBACK, "models.example.org")) in ("host", "origin")
 
 
-SERIES = re.compile(r'^preference_tuning_gateway_(\w+)\{model="desk"(?:,slot="([^"]*)")?\} (\d+)$')
-
-
-def read(gateway) -> dict[tuple[str, str], float]:
-    """Values by metric and slot; every line is a comment or a series."""
-    answer = gateway.client.get("/-/metrics")
-    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
-    lines = [line for line in answer.text.splitlines() if not line.startswith("#")]
-    matched = [SERIES.match(line) for line in lines]
-    assert all(matched), lines
-    return {(m[1], m[2] or ""): float(m[3]) for m in matched if m}
-
-
 def test_what_is_served_is_counted(gateway) -> None:
     gateway.split(25)
-    before = read(gateway)
+    before = gateway.state()
     for arm in ("champion", "canary", "champion"):
         assert gateway.post(user=user_of(arm, weight=25)).status_code == 200
     awaited(lambda: gateway.state().served == gateway.state().recorded)
-    after = read(gateway)
-    assert after["served_total", ""] - before["served_total", ""] == 3
-    assert after["recorded_total", ""] == after["served_total", ""]
-    assert (after["canary_weight_percent", ""], after["lease_ended", ""]) == (25, 0)
-    assert after["breaker_open", ""] == 0
-    slots = {slot for name, slot in after if name == "in_flight"}
-    assert slots == {slot.name for slot in gateway.state().slots} and len(slots) == 2
+    answer, now = gateway.client.get("/-/metrics"), gateway.state()
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert now.served - before.served == 3
+    own = {"served_total": now.served, "recorded_total": now.served, "canary_weight_percent": 25, "lease_ended": 0}
+    wanted = [f'{name}{{model="desk"}} {value}' for name, value in {**own, "breaker_open": 0}.items()]
+    wanted += [f'in_flight{{model="desk",slot="{slot.name}"}} 0' for slot in now.slots]
+    series = [line for line in answer.text.splitlines() if not line.startswith("#")]
+    assert series == [f"preference_tuning_gateway_{each}" for each in wanted] and len(now.slots) == 2
