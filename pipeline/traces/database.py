@@ -1,4 +1,4 @@
-"""DuckDB as the stage uses it: one query at a time over files, within a memory limit, spilling beside them."""
+"""DuckDB as the stage uses it: one query at a time over files, within a memory limit, spilling into their folder."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ _MAY_TAKE = (pc.list_value_length(pc.field("messages")) > 2) | ~(
 
 
 def kinds_of_row(row: Mapping[str, Any]) -> set[str]:
-    """What a governed row and its answer need of a template, beside a single question; nothing where a call is
+    """What a governed row and its answer need of a template, besides a single question; nothing where a call is
     invalid, as the row then has no label."""
     messages = conversation(row)
     if not is_whole(messages, row["tool_calls"]):

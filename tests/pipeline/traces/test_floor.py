@@ -68,14 +68,6 @@ def test_a_wrong_recipe_does_not_empty_the_table(run: Run, store: Store, export:
     assert run() == first
 
 
-def test_a_floor_that_is_raised_holds_for_what_was_read(run: Run, export: Path) -> None:
-    write(export, FIRST, [*many(1, 30), *many(30, 60, metadata={})])
-    assert run().admitted == 29
-    with pytest.raises(ValueError, match=r"29 of 59 rows admitted, under the floor of 90%\. Rejected: consent 30\."):
-        run(min_admitted_share=0.9)
-    assert run(min_admitted_share=0.4).admitted == 29
-
-
 @pytest.mark.parametrize(
     ("seen", "admitted", "rejected", "below"),
     [

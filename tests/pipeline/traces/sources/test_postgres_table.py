@@ -1,4 +1,3 @@
-import hashlib
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -11,7 +10,7 @@ from psycopg import sql
 from pipeline.traces.sources import postgres_table
 from pipeline.traces.sources.postgres_table import PostgresTable
 
-from .conftest import all_of, read, reasons
+from .conftest import read, reasons
 
 COLUMNS = """
     id text, "timestamp" timestamptz, user_id text, session_id text, input text, output text, model text,
@@ -121,20 +120,6 @@ def test_day_that_changed_since_its_listing_is_not_whole(database: Any, postgres
     assert (len(rows.traces), reasons(rows)) == (2, ["truncated_file:3:2026-01-05"])
     database.execute("DELETE FROM traces")
     assert reasons(read(source, parts[0])) == ["truncated_file:1:2026-01-05"]
-
-
-def test_rows_that_arrive_during_a_read_are_for_the_next_run(
-    database: Any, postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(postgres_table, "BLOCK", 2000)
-    for number in range(1, 51):
-        insert(database, "traces", number)
-    source = PostgresTable(postgres_url, "traces")
-    blocks = source.rows(source.parts()[0], hashlib.sha256())
-    first = next(blocks)
-    database.execute("DELETE FROM traces WHERE id > 't0040'")
-    rows = all_of([first, *blocks])
-    assert (len(first.traces) < 10, len(rows.traces), rows.rejected) == (True, 50, [])
 
 
 @pytest.mark.parametrize(
