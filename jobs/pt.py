@@ -1,9 +1,8 @@
 """`pt WORD ...`: what a person types about a deployment. Jobs are launched by `dagster job launch`.
 
-Owns the list of words. Each belongs to a module that offers `parser()` and `main(arguments)`, and `python -m MODULE` is
-the same command, but for the `.env` of the working directory, which `pt` reads as `dagster` does. A module is imported
-when its word is typed, so `pt --help` answers at once. Exit codes: those of the
-word; 2 for a word that there is not; 130 on Ctrl-C; 141 when the reader has gone (`| head`).
+Each word belongs to a module with `parser()` and `main(arguments)`, which is imported when the word is typed;
+`python -m MODULE` is the same command without the working directory's `.env`. Exit codes: those of the word; 2 for a word
+that there is not; 130 on Ctrl-C; 141 when the reader has gone (`| head`).
 """
 
 import argparse

@@ -3,7 +3,7 @@ wanted, unless the recipe names slots that others keep.
 
 A rollout that is opened meanwhile finds it running and moves its weights; the candidate gets a slot as soon as it is
 proposed, and the champion before it keeps its own for as long as the recipe keeps it warm. On the gateway's own page
-both can be chatted with. Refuses to decide anything: `canary_rollout` does.
+both can be chatted with. It decides nothing: `canary_rollout` does.
 """
 
 import argparse
