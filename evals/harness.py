@@ -87,7 +87,7 @@ class LmEvalRun(NamedTuple):
         """The graded answers. Raises as `LmEvalEnvironment.run`, and ValueError for answers that cannot be used."""
         answers, task = AnswerProtocol.under(self.session.decoding, plan), task_digest(section, self.store)
         kept = digest_json([answers.digest(), suite.digest(), task])
-        path = self.store.path(layout.library_log(self.model.digest, kept))
+        path = self.store.path(f"{layout.LIBRARY_LOGS}/{self.model.digest}/{kept}.json")
         reply = json.loads(path.read_bytes()) if path.is_file() else self._ask(section, suite, plan)
         results = read_rows(reply["rows"], suite, section)
         path.parent.mkdir(parents=True, exist_ok=True)

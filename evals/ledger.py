@@ -56,7 +56,7 @@ def enter(store: Store, plan: EvalPlan, targets: Sequence[Suite], now: datetime)
                     alpha=plan.section.improvement_alpha,
                     at=now,
                 )
-                store.create(layout.gate_line(name, suite.identity(), candidate), line)
+                store.create(f"{layout.gate_ledger(name)}/{suite.identity()}/{candidate}.json", line)
     return reasons
 
 

@@ -87,7 +87,7 @@ def _listed(section: LmEvalSuite, store: Store, seed: int) -> tuple[Item, ...]:
 
 def task_list(section: LmEvalSuite, store: Store) -> Path:
     """Where the list of this task, file and parameters is. Raises ValueError for another file than the recipe's."""
-    return store.path(layout.task_items(section.name, task_digest(section, store)))
+    return store.path(f"{layout.SUITES}/{section.name}-task-{task_digest(section, store)[:16]}.jsonl")
 
 
 def task_digest(section: LmEvalSuite, store: Store) -> str:

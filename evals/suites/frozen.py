@@ -105,7 +105,7 @@ def publish(store: Store, name: str, generation: Generation, frozen_items: Seque
     """Write a generation in one step; `lines` of it are put in. One that is there stands."""
     lines = [each.model_dump_json().encode() for each in frozen_items]
     generation = generation.model_copy(update={"lines": tuple(map(_digest, lines))})
-    with store.staged(layout.frozen_suite(name, f"{generation.number:04d}")) as folder:
+    with store.staged(f"{layout.FROZEN_SUITES}/{name}/{generation.number:04d}") as folder:
         (folder / ITEMS).write_bytes(b"".join(line + b"\n" for line in lines))
         (folder / MANIFEST).write_text(generation.model_dump_json(indent=2) + "\n")
 
@@ -137,7 +137,7 @@ def _parsed(line: bytes) -> FrozenItem:
 
 
 def _generations(store: Store, name: str) -> list[Path]:
-    return sorted(store.path(layout.frozen_suite(name)).glob("[0-9]*"))
+    return sorted(store.path(layout.FROZEN_SUITES, name).glob("[0-9]*"))
 
 
 def _lines(path: Path) -> list[bytes]:

@@ -84,14 +84,6 @@ def suite(name: str, seed: int, items: int) -> str:
     return f"{SUITES}/{name}-seed-{seed}-items-{items}.jsonl"
 
 
-def task_items(name: str, task: str) -> str:
-    return f"{SUITES}/{name}-task-{task[:16]}.jsonl"
-
-
-def library_log(model: str, protocol: str) -> str:
-    return f"{LIBRARY_LOGS}/{model}/{protocol}.json"
-
-
 def answers(model: str, protocol: str, folder: str = ANSWERS) -> str:
     """The journal of one model's answers under one protocol (both by digest)."""
     return f"{folder}/{model}/{protocol}.jsonl"
@@ -103,19 +95,6 @@ def judgements(judge: str) -> str:
 
 def gate_ledger(model_name: str) -> str:
     return f"{GATE_LEDGER}/{model_name}"
-
-
-def gate_line(model_name: str, suite: str, candidate: str) -> str:
-    """A suite that a candidate's gate asked (both by digest)."""
-    return f"{gate_ledger(model_name)}/{suite}/{candidate}.json"
-
-
-def frozen_suite(name: str, *parts: str) -> str:
-    return "/".join((FROZEN_SUITES, name, *parts))
-
-
-def base_model(name: str) -> str:
-    return f"{BASE_MODELS}/{name}"
 
 
 def day_report(day: str) -> str:
@@ -136,10 +115,6 @@ def proof(id: str) -> str:
 
 def pending_erasure(id: str) -> str:
     return f"{ERASURES}/pending/{id}.json"
-
-
-def block(proof: str) -> str:
-    return f"{BLOCKS}/{proof}.json"
 
 
 def rollout(model_name: str, *parts: str) -> str:

@@ -274,7 +274,7 @@ def unfinished_name(path: Path) -> Path:
 
 
 def claimed_file(path: Path) -> tuple[Path, int]:
-    """A new locked file beside `path`. One that a sweep took before it was locked is made again."""
+    """A new locked file next to `path`. One that a sweep took before it was locked is made again."""
     while True:
         staged = unfinished_name(path)
         descriptor = os.open(staged, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)  # NFS locks what it may read

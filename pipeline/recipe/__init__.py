@@ -71,7 +71,7 @@ class Recipe(Section):
     rewards: Rewards = Rewards()
     """What a completion is worth, and what a check may cost."""
     samples: Samples | None = None
-    """Completions drawn anew for logged prompts, for signals without reference answers; null: none are drawn."""
+    """Fresh completions of logged prompts, for signals without reference answers; null: none are drawn."""
     selection: Selection = Selection()
     """Which method is trained, and the evidence that it needs."""
     training: Training = Training()
@@ -89,7 +89,7 @@ class Recipe(Section):
     such a model is trained."""
 
     answers_in_mlflow: Annotated[bool, Operational] = False
-    """The iteration's run in MLflow shows questions and both models' answers side by side, of suites that are nobody's:
+    """The iteration's run in MLflow shows questions and both models' answers side by side, of suites without users:
     what comes from traces or has a user stays in the evidence. false: the run has the shares of right answers alone."""
 
     @model_validator(mode="after")

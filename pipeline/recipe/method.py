@@ -62,7 +62,7 @@ class Method(Section):
     columns: ClassVar[tuple[str, ...]]
     """Columns of that table that the trainer reads."""
     decided: ClassVar[frozenset[str]] = frozenset()
-    """Arguments of TRL's config, beside `DECIDED`, that `trainer_args` may not set."""
+    """Arguments of TRL's config, in addition to `DECIDED`, that `trainer_args` may not set."""
 
     steps: Annotated[PositiveInt, Length] = 200
     """Optimizer steps."""
@@ -86,7 +86,7 @@ class Method(Section):
 
     @property
     def keeps_reference(self) -> bool:
-        """Whether its trainer keeps the base model beside a policy without an adapter: where KL weighs in its loss."""
+        """Whether its trainer keeps the base model next to a policy without an adapter: where KL weighs in its loss."""
         return getattr(self, "beta", 0.0) > 0
 
     @property
@@ -125,7 +125,7 @@ class Method(Section):
 
     @property
     def packages(self) -> Mapping[str, str]:
-        """Packages that its trainer needs beside those of every training: name to what to set where it is absent."""
+        """Further packages that its trainer needs: name to what to set where it is absent."""
         return {}
 
     def usable(self, rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:

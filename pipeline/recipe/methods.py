@@ -202,7 +202,7 @@ class DPO(TableMethod):
     loss_weights: tuple[float, ...] = (1.0, 0.3)
     """Weight of each of `loss_type`, in the same order."""
     max_tokens: PositiveInt | None = None
-    """Prompt and completion together; a longer side of a pair is cut at its end. null: the model's context."""
+    """Prompt and completion together; the end of a longer side of a pair is cut. null: the model's context."""
 
     @model_validator(mode="after")
     def _weighted(self) -> DPO:
@@ -280,7 +280,7 @@ class KTO(TableMethod):
     """KL to the base model in nats an answer, on held-out prompts, above which the training is stopped; null: no limit.
     Measured on answers of about 15 tokens: longer ones may take more. It needs training.validation."""
     max_tokens: PositiveInt | None = None
-    """Prompt and answer together; a longer answer is cut at its end. null: the model's context."""
+    """Prompt and answer together; the end of a longer answer is cut. null: the model's context."""
 
     def usable(self, rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
         """All of them. Raises ValueError where they are of one kind: nothing says then what to prefer."""

@@ -27,7 +27,7 @@ def pinned(store: Store, iteration: Iteration) -> Recipe:
     recipe = store.read(iteration.path(layout.RECIPE), Recipe)
     if recipe is None:
         raise ValueError(
-            f"Iteration {iteration.id} has no {layout.RECIPE}, so nobody knows what it was begun with. "
+            f"Iteration {iteration.id} has no {layout.RECIPE}, so its recipe is unknown. "
             "Launch the whole job: dagster job launch -j preference_tuning"
         )
     return recipe

@@ -91,7 +91,7 @@ class Feedback(Section):
     """What users said, and how much of it counts."""
 
     prior_strength: NonNegativeFloat = 1.0
-    """Imagined answers of 0.5 beside the real ones: one thumb up is worth 0.75, ten are worth 0.95."""
+    """Imagined answers of 0.5 added to the real ones: one thumb up is worth 0.75, ten are worth 0.95."""
     tenant_key: str = "tenant_id"
     """Metadata key of the organisation that a user belongs to."""
     max_per_user: ClassVar[int] = 20
@@ -239,7 +239,7 @@ class Rewards(Section):
     judged: Weights = Weights(judge=1.0)
     """With neither."""
     fresh: Weights = Weights(judge=1.0)
-    """Of a completion that was drawn just now and that no reference can check: nobody has rated it."""
+    """Of a completion that was drawn just now and that no reference can check: no user has rated it."""
     min_weight: ClassVar[float] = 0.5
     """Share of the applying weight that must have answered; a label on less is none."""
     min_coverage: Share = 0.5

@@ -11,7 +11,7 @@ from pipeline.recipe.serving import AnyServing, TransformersServing
 
 class Samples(Section):
     prompts: PositiveInt = 512
-    """Logged prompts that are answered anew, at most; a hash chooses them, within `selection.max_principal_share`."""
+    """Logged prompts that are answered again, at most; a hash chooses them, within `selection.max_principal_share`."""
     per_prompt: Annotated[int, Field(ge=2, le=64)] = 8
     """Completions of each. Pairs, winners and the gain of the best of them all need at least two."""
     temperature: Annotated[float, Field(gt=0, le=2)] = 1.0

@@ -103,7 +103,7 @@ class PromptFields(Section):
     reference: str | None = None
     """Field of its answer or solution."""
     metadata: tuple[str, ...] = ()
-    """Fields to keep beside it."""
+    """Fields to keep as metadata."""
     system: str | None = None
     """System message before each problem; null: none."""
     split: str | None = None
@@ -233,7 +233,7 @@ class Traces(Section):
     """What the scores of a name mean: which are people's word, on which scale, and which end is good. Without it only
     plain thumbs are feedback (docs/traces.md); `pt validate` prints what there is, and the section to paste."""
     pii: PersonalData = PersonalData()
-    """What is masked beside the formats that are known (docs/pii.md)."""
+    """What is masked in addition to the known formats (docs/pii.md)."""
     max_part_bytes: ClassVar[int] = 64 << 30
     """What one compressed or Parquet file may inflate to. One beyond it is read so far, and rejected as `too_large`."""
     max_part_ratio: ClassVar[int] = 200
@@ -246,7 +246,7 @@ class Traces(Section):
     """Which traces count for the champion. `promoted`: those newer than its promotion (all, for the base model).
     `model`: those whose model has one of its names (docs/traces.md), where several models serve or deployment takes its
     time. `none`: all; every promotion then trains on the same traces again. null: `model` for the demo source, which
-    names its champions, `none` for a prompt set, which each champion answers anew, `promoted` for every other. The
+    names its champions, `none` for a prompt set, which each champion answers again, `promoted` for every other. The
     digest of the dataset says what counted."""
     min_admitted_share: Annotated[Share, Operational] = 0.01
     """Admitted share, of the rows that could have been, below which the source is taken for a wrong one: the stage

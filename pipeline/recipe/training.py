@@ -14,7 +14,7 @@ class Lora(Section):
     """Low-rank adaptation (arXiv 2106.09685), as PEFT's LoraConfig takes it."""
 
     r: PositiveInt = 16
-    """Rank of the two matrices that are trained beside each weight matrix."""
+    """Rank of the two matrices that are trained for each weight matrix."""
     alpha: PositiveInt = 32
     """The product of the two is scaled by alpha / r."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
@@ -71,8 +71,8 @@ class Checkpoints(Section):
     keep_last: PositiveInt = 2
     """Newest checkpoints that stay on the disk."""
     keep_best: NonNegativeInt = 1
-    """By held-out accuracy, or the second scorer's word, beside the last ones; the first of them is what a stopped
-    training ends with."""
+    """Further ones, by held-out accuracy or the second scorer's word; the first of them is what a stopped training ends
+    with."""
     mirror: str | None = None
     """Object store to copy each checkpoint to, such as s3://bucket/prefix, for nodes whose disk dies with them."""
 
@@ -108,7 +108,7 @@ class RecordedTools(Section):
 
 
 class TrainingSettings(Section):
-    """Everything of the section but the methods' own settings: what a plan carries beside its method."""
+    """Everything of the section but the methods' own settings: what a plan has in addition to its method."""
 
     model_config = ConfigDict(revalidate_instances="subclass-instances")  # a plan takes no `Training` for it
 

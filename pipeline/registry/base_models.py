@@ -49,7 +49,7 @@ def fetch_base(store: Store, uri: str, addresses: MlflowAddresses, log: Callable
         exact, fetch = _version(uri, addresses) if uri.startswith(REGISTRY) else _repository(uri)
         if before is not None and before.exact == exact and not faults(Path(before.folder)):
             return before
-        folder = layout.base_model(digest_json(exact)[:12])
+        folder = f"{layout.BASE_MODELS}/{digest_json(exact)[:12]}"
         if not store.path(folder).is_dir():
             log(f"base model: fetching {exact}")
             with store.staged(folder) as staging:
@@ -124,4 +124,4 @@ def _repository(uri: str) -> Exact:
 
 
 def _pin(uri: str) -> str:
-    return layout.base_model(f"{digest_json(uri)[:12]}.json")
+    return f"{layout.BASE_MODELS}/{digest_json(uri)[:12]}.json"

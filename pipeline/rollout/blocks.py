@@ -22,7 +22,7 @@ class ErasureBlock(Record):
 
 def block(store: Store, new_block: ErasureBlock) -> None:
     """Put the block on record, and into the folder of every training that it is about, which its trainer reads."""
-    store.write(layout.block(new_block.proof), new_block)
+    store.write(f"{layout.BLOCKS}/{new_block.proof}.json", new_block)
     for id in new_block.iterations:
         store.write(layout.iteration(id, layout.TRAINING, layout.BLOCKED_FILE), new_block)
 
@@ -33,7 +33,9 @@ def blocking(store: Store, iteration: str, digests: Collection[str] = ()) -> lis
 
 
 def blocks(store: Store) -> list[ErasureBlock]:
-    records = [store.read(layout.block(p.stem), ErasureBlock) for p in sorted(store.path(layout.BLOCKS).glob("*.json"))]
+    records = [
+        store.read(f"{layout.BLOCKS}/{p.name}", ErasureBlock) for p in sorted(store.path(layout.BLOCKS).glob("*.json"))
+    ]
     return [each for each in records if each is not None]
 
 

@@ -1,4 +1,4 @@
-"""Where models lie whole under their digests: a bucket or a mounted folder, with a manifest beside an exported one; and
+"""Where models lie whole under their digests: a bucket or a mounted folder, with a manifest of an exported one; and
 the copy of one onto this machine, which is verified, goes on after a kill, and is in its place whole or not at all. A
 node keeps models for all its processes: who uses one keeps it from being evicted; the least recently used one goes."""
 

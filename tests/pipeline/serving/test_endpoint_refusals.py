@@ -1,4 +1,4 @@
-"""Every way that a server can misbehave is a refusal in words, or an error of the one question."""
+"""Every way that a server can misbehave is a refusal, or an error of the one question."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Model folders and adapters that somebody has tampered with: refused in words, or harmless. Nothing of theirs runs."""
+"""Model folders and adapters that somebody has tampered with: refused, or harmless. Nothing of theirs runs."""
 
 import json
 import shutil
@@ -69,7 +69,7 @@ def test_an_index_leads_to_no_file_elsewhere(tmp_path: Path) -> None:
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """The embedded model's folder, with code of its own beside it that leaves a file when it runs."""
+    """The embedded model's folder, with code of its own in it that leaves a file when it runs."""
     folder = shutil.copytree(MODEL_DIR, tmp_path / "model")
     (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\nclass Evil: ...\n")
     return folder

@@ -42,7 +42,7 @@ def test_a_model_that_is_asked_again_is_opened_once() -> None:
     engine = Engine()
     with over(engine) as sample:
         sample(ONE, [], TWICE)
-        assert engine.events == [], "nothing is opened for nobody"
+        assert engine.events == [], "no session is opened without prompts"
         for model in (ONE, ONE, OTHER, ONE):
             sample(model, PROMPTS, TWICE)
     opened = [["open /a", "answer 4", "answer 4", "close /a"], ["open /b", "answer 4", "close /b"]]
