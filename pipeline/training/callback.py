@@ -3,7 +3,11 @@ step and end at the same one."""
 
 import json
 import math
+import os
+import signal
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +21,15 @@ from pipeline.training.checkpoints import Checkpointer, SaveSchedule
 from pipeline.training.journal import MetricsLog, TrainingJournal, emit, step_line
 from pipeline.training.methods import MethodTrainer
 from pipeline.training.rates import Shape, TokenCounter, shape_of, step_rates
-from pipeline.training.result import HealthFinding
+from pipeline.training.result import PREEMPTED, HealthFinding
 from pipeline.training.sentinel import HealthMonitor
-from pipeline.training.termination import Termination
 from pipeline.training.validation import Validator
 from pipeline.training.weights import without_places
+
+TABLE_EVERY, TABLE_ROWS = 10, 16
+"""Steps between tables of completions, and their rows."""
+BACKSTOP = 0.9
+"""Share of the grace after SIGTERM after which the process ends, saved or not."""
 
 
 class ProgressCallback(TrainerCallback):
@@ -224,10 +232,6 @@ def memory() -> dict[str, float]:
     return {"memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6}
 
 
-TABLE_EVERY, TABLE_ROWS = 10, 16
-"""Steps between tables of completions, and their rows."""
-
-
 def write_completions(trainer: Any, folder: Path, step: int) -> None:
     """Completions that TRL still holds, for people, into `step-<step>.parquet`; nothing where the method draws none."""
     logs: Any = getattr(trainer, "_logs", None)
@@ -243,3 +247,42 @@ def write_completions(trainer: Any, folder: Path, step: int) -> None:
     }
     folder.mkdir(exist_ok=True)
     pq.write_table(pa.table(table), folder / f"step-{step:06d}.parquet")
+
+
+class Termination:
+    """SIGTERM as a saved stop (143) where there is time for one, at the end of a batch of generation; else the process
+    ends at once, and the last checkpoint stands. `notify` is called when it comes, from the handler."""
+
+    def __init__(self, grace_s: float, notify: Callable[[], None]) -> None:
+        self._grace_s, self._notify = grace_s, notify
+        self.asked = False
+        """SIGTERM has come, and there seemed to be time for a checkpoint."""
+        self.loaded = False
+        """The training has begun: before, there is nothing to save."""
+        self._batch_began: float | None = None
+        self._batch_s, self._longest = 0.0, dict[str, float]()
+        signal.signal(signal.SIGTERM, self._terminate)
+
+    def batch_begins(self, at: float) -> None:
+        """`at`: of the monotonic clock."""
+        self._batch_began = at
+
+    def batch_ends(self, at: float) -> None:
+        if self._batch_began is not None:
+            self._batch_s = max(self._batch_s, at - self._batch_began)
+        self._batch_began = None
+
+    def took(self, what: str, seconds: float) -> None:
+        """`what`: a validation or a save, whose longest may come once more before the end."""
+        self._longest[what] = max(self._longest.get(what, 0.0), seconds)
+
+    def _terminate(self, *_: Any) -> None:
+        self.asked = True
+        self._notify()
+        spent = time.monotonic() - self._batch_began if self._batch_began is not None else 0.0
+        needed = max(0.0, self._batch_s - spent) + sum(self._longest.values())
+        if not self.loaded or needed > self._grace_s:
+            os._exit(PREEMPTED)
+        backstop = threading.Timer(BACKSTOP * self._grace_s, os._exit, (PREEMPTED,))
+        backstop.daemon = True
+        backstop.start()

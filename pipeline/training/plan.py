@@ -113,7 +113,6 @@ def plan_training(
         if decision.method != "none":
             method = training.method(decision.method)
             agreed = frozenset(trace for trace, _ in governed())
-            _refuse_unreplayable(method, training)
             data, dropped = schedule(context, dataset, method, agreed, metadata, recorded)
             on_scores = method.group_size is not None and not dataset.evidence.frontier_prompts
             scorers = scorers_of(context, on_scores)
@@ -125,7 +124,7 @@ def plan_training(
                         "selection.held_out_share, or train by another method."
                     )
                 scorers = None
-            _refuse_unwatched(method, training, held_out, on_scores)
+            _refuse(method, training, held_out, on_scores)
         made = TrainingPlan(
             iteration=iteration.id,
             decision=decision,
@@ -164,35 +163,28 @@ def _answer_kl_stop(method: AnyMethod, on_scores: bool) -> float | None:
     return method.kl_stop if on_scores or method.group_size is None else None
 
 
-def _refuse_unwatched(method: AnyMethod, training: Training, held_out: DatasetRef | None, on_scores: bool) -> None:
-    """Raise ValueError for a limit on the KL of answers that no validation would measure."""
-    limit = _answer_kl_stop(method, on_scores)
-    if limit is None:
+def _refuse(method: AnyMethod, training: Training, held_out: DatasetRef | None, on_scores: bool) -> None:
+    """Raise ValueError for results that are to be replayed to completions that another engine draws, and for a limit
+    on the KL of answers that no validation would measure."""
+    if training.tools is not None and method.drawn_by is not None:
+        if training.engine != "trl":
+            raise ValueError("training.tools is replayed by TRL alone: set training.engine trl, or tools to null.")
+        if method.drawn_by != "transformers":
+            raise ValueError(
+                f"training.tools is replayed to completions that transformers draws: set training.{method.kind}."
+                f"generation to transformers, which is {method.drawn_by}, or training.tools to null."
+            )
+    if (limit := _answer_kl_stop(method, on_scores)) is None:
         return
     lacks = ""
     if training.engine != "trl":
         lacks = "is measured by TRL's trainers alone: set training.engine trl"
-    elif not training.validation.every_steps:
-        lacks = "is measured when held-out prompts are answered: set training.validation.every_steps"
     elif held_out is None:
-        lacks = "is measured on held-out prompts, and there are none: raise selection.held_out_share"
+        lacks = "is measured on held-out prompts: set training.validation.every_steps and selection.held_out_share"
     elif training.lora is None and not method.keeps_reference:
         lacks = "is measured against the base model, which a training of all weights does not keep: set training.lora"
     if lacks:
         raise ValueError(f"training.{method.kind}.kl_stop {limit:g} {lacks}, or set kl_stop to null.")
-
-
-def _refuse_unreplayable(method: AnyMethod, training: Training) -> None:
-    """Raise ValueError where results are to be replayed to completions that another engine draws."""
-    if training.tools is None or method.drawn_by is None:
-        return
-    if training.engine != "trl":
-        raise ValueError("training.tools is replayed by TRL alone: set training.engine trl, or training.tools to null.")
-    if method.drawn_by != "transformers":
-        raise ValueError(
-            f"training.tools is replayed to completions that transformers draws, and training.{method.kind}.generation "
-            f"is {method.drawn_by}. Set it to transformers, or training.tools to null."
-        )
 
 
 def _placed(context: IterationContext, plan: TrainingPlan) -> TrainingPlan:

@@ -71,9 +71,8 @@ class Validator:
         tokenizer: Any,
         watching: Callable[[Sequence[FreshAnswer]], list[Finding]] | None = None,
     ) -> None:
-        self._watching = watching
         self._rows = [row for row in rows[: settings.prompts] for _ in range(settings.samples)]
-        self._check, self._settings, self._tokenizer = check, settings, tokenizer
+        self._check, self._settings, self._tokenizer, self._watching = check, settings, tokenizer, watching
 
     def __call__(self, trainer: Trainer) -> dict[str, float]:
         """Metrics named `held_out/...`; what could not be measured is absent."""
@@ -92,15 +91,11 @@ class Validator:
                 answers = self._answer(trainer, asked)[: len(mine)]
         finally:
             model.train(was_training)
-        return measured(_GATHER(self._watched(mine, answers)))
-
-    def _watched(self, rows: Sequence[HeldOut], answers: Sequence[GradedCompletion]) -> list[GradedCompletion]:
-        """The answers with the second scorer's word."""
-        if self._watching is None:
-            return list(answers)
-        pairs = zip(rows, answers, strict=True)
-        said = self._watching([FreshAnswer(to_prompt(row.prompt), each.text, each.finished) for row, each in pairs])
-        return [answer._replace(second=finding) for answer, finding in zip(answers, said, strict=True)]
+        if self._watching is not None:
+            pairs = zip(mine, answers, strict=True)
+            said = self._watching([FreshAnswer(to_prompt(row.prompt), each.text, each.finished) for row, each in pairs])
+            answers = [answer._replace(second=finding) for answer, finding in zip(answers, said, strict=True)]
+        return measured(_GATHER(answers))
 
     def _answer(self, trainer: Trainer, rows: Sequence[HeldOut]) -> list[GradedCompletion]:
         answers: list[GradedCompletion] = []
@@ -110,21 +105,17 @@ class Validator:
             texts: list[str] = self._tokenizer.batch_decode(completions, skip_special_tokens=True)
             stops = _stops(trainer.accelerator.unwrap_model(trainer.model), self._tokenizer)
             kl = self._kl(trainer, prompts, completions)
-            grades = self._grades(batch, texts)
-            for row, text, tokens, right, far in zip(batch, texts, completions, grades, kl, strict=True):
+            checks = {
+                at: VerifierTask(texts[at], row.reference, row.verifier)
+                for at, row in enumerate(batch)
+                if row.reference is not None and row.verifier
+            }
+            graded = dict(zip(checks, self._check(list(checks.values())) if checks else (), strict=True))
+            for at, (row, tokens) in enumerate(zip(batch, completions, strict=True)):
+                right = graded[at].outcome.score if at in graded else None
                 finished = bool(tokens) and tokens[-1] in stops
-                answers.append(GradedCompletion(str(row.prompt), text, right, len(tokens), finished, far))
+                answers.append(GradedCompletion(str(row.prompt), texts[at], right, len(tokens), finished, kl[at]))
         return answers
-
-    def _grades(self, rows: Sequence[HeldOut], texts: Sequence[str]) -> list[float | None]:
-        """Of the answers to prompts with a reference; None for the others."""
-        checks = [
-            VerifierTask(text, row.reference, row.verifier) if row.reference is not None and row.verifier else None
-            for row, text in zip(rows, texts, strict=True)
-        ]
-        asked = [check for check in checks if check is not None]
-        graded = iter(self._check(asked) if asked else ())
-        return [next(graded).outcome.score if check is not None else None for check in checks]
 
     def _generate(
         self, trainer: Trainer, prompts: Sequence[list[dict[str, str]]]

@@ -1,15 +1,28 @@
-"""The account of time: every second has one cause."""
+"""The account of time and tokens: every second has one cause, rates are published figures and sums done by hand, and a
+step has one line of metrics."""
 
 import math
+import os
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pipeline.training.account import account, interruptions
-from pipeline.training.journal import Kind, TrainingEvent
-from pipeline.training.result import CAUSES, Preemption
+from pipeline.core.iteration import Iteration
+from pipeline.core.storage import CheckpointRef, DatasetRef, ModelRef, Store
+from pipeline.demo import MODEL_DIR
+from pipeline.recipe import Accelerator, Compute, Lora, Rewards, Training, TrainingSettings
+from pipeline.recipe.methods import DPO, GRPO, MethodName
+from pipeline.training.account import account, interruptions, measured_step_s, typical
+from pipeline.training.journal import Kind, MetricsLog, TrainingEvent, read_rows
+from pipeline.training.plan import TrainingPlan
+from pipeline.training.rates import Shape, Tokens, step_rates
+from pipeline.training.result import CAUSES, Goodput, Health, Preemption, TrainingResult
+from tests.contexts import context_of
+from tests.pipeline.selection.test_choose import decide
 
 moments = st.floats(-1e6, 1e6) | st.just(1.7e9)
 lines = st.builds(
@@ -65,3 +78,162 @@ def test_fall_back_loses_the_steps_of_earlier_attempts_too() -> None:
     assert (found.productive_s, found.badput_s["lost"]) == (2, 2)
     assert [each.lost_steps for each in interruptions(events)] == [0, 2]
     assert {each.cause for each in interruptions(events)} == {"killed"}
+
+
+PALM = Shape(parameters=540_350_000_000, trainable=540_350_000_000, layers=118, attention_width=48 * 256)
+"""Table 1 of arXiv 2204.02311."""
+
+
+def test_palm_reproduces_its_published_mfu() -> None:
+    """Appendix B: 238.3 thousand tokens a second on 6,144 TPU v4 of 275 TFLOPS, at 2,048 tokens, are 46.2%."""
+    tokens = Tokens(generated=0, trained=238_300, length=2048)
+    found = step_rates(tokens, {"step": 1.0, "update": 1.0}, PALM, 6144, 275)
+    assert found["mfu"] == pytest.approx(0.462, abs=0.001)
+    assert found["tokens_per_s_per_device"] == pytest.approx(238_300 / 6144)
+
+
+def test_frozen_weights_need_no_gradient_of_their_own() -> None:
+    full = Shape(parameters=1000, trainable=1000, layers=2, attention_width=8)
+    lora = full._replace(trainable=10)
+    assert full.flops(16, True) == 6 * 1000 + 12 * 2 * 8 * 16 == 3 * full.flops(16, False)
+    assert lora.flops(16, True) == 4 * 1000 + 2 * 10 + 12 * 2 * 8 * 16
+
+
+def test_log_probabilities_count_as_work_and_as_time() -> None:
+    shape = Shape(parameters=10**9, trainable=10**9, layers=1, attention_width=1)
+    seconds = {"step": 10.0, "generate": 5.0, "logprobs": 1.0, "update": 3.0}
+    tokens = Tokens(generated=500, trained=1000, scored=1000)
+    found = step_rates(tokens, seconds, shape, 2, 0.001)
+    assert found["tokens_per_s"] == 100
+    assert found["tokens_per_s_per_device"] == 50
+    assert found["generate_tokens_per_s"] == 100
+    assert found["mfu"] == pytest.approx(8e9 * 1000 / (4.0 * 1e9 * 2))
+    inside = step_rates(tokens, {"step": 5.0, "update": 4.0}, shape, 2, 0.001)
+    assert inside["mfu"] == found["mfu"], "DPO's reference pass is in its update's time"
+    without = step_rates(tokens._replace(scored=0), {"step": 5.0, "update": 3.0}, shape, 2, 0.001)
+    assert without["mfu"] == pytest.approx(6e9 * 1000 / (3.0 * 1e9 * 2))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "seconds", "peak", "names"),
+    [
+        (Tokens(5, 9), {"step": 1.0, "generate": 0.5, "update": 0.5}, None, {"generate_tokens_per_s"}),
+        (Tokens(5, 9), {"step": 1.0, "generate": 0.0}, 989.0, set()),
+        (Tokens(0, 9), {"step": 1.0, "update": 0.5}, 989.0, {"mfu"}),
+        (Tokens(0, 0), {"step": 1.0, "update": 0.5}, 989.0, None),
+        (Tokens(5, 9), {}, 989.0, None),
+    ],
+)
+def test_what_was_not_measured_is_absent(
+    tokens: Tokens, seconds: dict[str, float], peak: float | None, names: set[str] | None
+) -> None:
+    found = step_rates(tokens, seconds, PALM, 1, peak)
+    assert set(found) == (set() if names is None else {"tokens_per_s", "tokens_per_s_per_device", *names})
+
+
+def test_a_steps_seconds_are_those_of_its_share_of_a_batch() -> None:
+    shared = [  # one step in four draws the batch of generation for all of them
+        {"step": float(n + 1), "seconds/step": 10.0 if n % 4 == 0 else 1.0}
+        | ({"seconds/generate": 9.0} if n % 4 == 0 else {})
+        for n in range(12)
+    ]
+    assert typical(shared)["seconds/step"] == pytest.approx(13 / 4)
+    rows_of_batches = [{"step": 4.0 * n, "seconds/step": 80.0, "seconds/generate": 40.0} for n in range(1, 4)]
+    assert typical(rows_of_batches)["seconds/step"] == pytest.approx(20)
+
+
+BASE = ModelRef(uri=str(MODEL_DIR), digest="b")
+DATA = DatasetRef(uri="d", rows=1, digest="d")
+NOW = Iteration(id="now", number=0, model_name="m", champion=BASE, dataset=DATA, recipe_digest="r")
+TRAINING, COMPUTE = Training(), Compute(nodes=2, processes=8)
+
+
+def leave(store: Store, id: str, step_s: float, by: MethodName = "grpo", at: int = 0, **change: Any) -> Path:
+    """The records of a training whose steps took `step_s`, but for a slow first one."""
+    plan = TrainingPlan(
+        iteration=id, decision=decide().model_copy(update={"method": by}), base=BASE, data=DATA, held_out=None,
+        without_consent=0, method=TRAINING.method(by), training=TRAINING.without_methods(),
+        rewards=Rewards(), nodes=2, processes=8, peak_tflops=989.0,
+    ).model_copy(update=change)  # fmt: skip
+    model = CheckpointRef(adapter=BASE, model=BASE, step=3)
+    result = TrainingResult(
+        iteration=id, plan_digest="p", checkpoint=model, seconds=1.0, attempts=1, resumed_from=(), health=Health(),
+        metrics=tuple({"step": float(n), "seconds/step": s} for n, s in enumerate((9 * step_s, step_s, step_s))),
+        goodput=Goodput(total_s=1.0, productive_s=1.0, badput_s={}), preemptions=(), engine="trl",
+    )  # fmt: skip
+    store.write(f"iterations/{id}/training/plan.json", plan)
+    path = store.write(f"iterations/{id}/training/result.json", result)
+    os.utime(path, (at, at))
+    return path
+
+
+def measured(store: Store, training: Training = TRAINING, compute: Compute = COMPUTE) -> dict[MethodName, float]:
+    return measured_step_s(context_of(store, NOW, training=training, compute=compute))
+
+
+def test_the_newest_of_each_method_counts(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    assert measured(store) == {}
+    leave(store, "a", 40.0, at=1)
+    leave(store, "b", 50.0, at=3)
+    leave(store, "c", 60.0, at=2)
+    leave(store, "d", 7.0, by="dpo", at=1)
+    leave(store, "now", 99.0, at=9)
+    assert measured(store) == {"grpo": 50.0, "dpo": 7.0}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"processes": 4},
+        {"peak_tflops": 312.0},
+        {"training": TrainingSettings(lora=Lora(r=64))},
+        {"base": ModelRef(uri="gone", digest="g")},
+        {"method": None},
+    ],
+    ids=str,
+)
+def test_other_work_on_other_devices_says_nothing(tmp_path: Path, change: dict[str, Any]) -> None:
+    leave(Store(tmp_path), "a", 40.0, **change)
+    assert measured(Store(tmp_path)) == {}
+
+
+def test_steps_and_rates_that_change_no_work_do_not_matter(tmp_path: Path) -> None:
+    leave(Store(tmp_path), "a", 40.0)
+    other = Training(grpo=GRPO(steps=7, learning_rate=1.0), dpo=DPO(batch_size=4))
+    compute = COMPUTE.model_copy(update={"accelerator": Accelerator(usd_per_hour=99)})
+    assert measured(Store(tmp_path), other, compute) == {"grpo": 40.0}
+
+
+def test_step_that_is_computed_again_keeps_its_first_line(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    first = MetricsLog(path)
+    for step in range(3):
+        first.add({"step": step, "loss": step / 2})
+    before, end = read_rows(path)
+    again = MetricsLog(path)
+    for step in range(1, 4):
+        again.add({"step": step, "loss": 9.0})
+    rows = read_rows(path)[0]
+    assert rows[:3] == before
+    assert [(row.step, row.metrics) for row in rows] == [
+        (0, {"loss": 0.0}), (1, {"loss": 0.5}), (2, {"loss": 1.0}), (3, {"loss": 9.0}),
+    ]  # fmt: skip
+    assert read_rows(path, end)[0] == rows[3:]
+    assert [row.at for row in rows] == sorted(row.at for row in rows)
+
+
+def test_line_that_a_kill_cut_is_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsLog(path)
+    for step in range(2):
+        log.add({"step": step, "kl": math.nan})
+    path.write_bytes(path.read_bytes()[:-5])
+    assert [row.step for row in read_rows(path)[0]] == [0], "the reader takes whole lines alone"
+    MetricsLog(path).add({"step": 1, "kl": 0.5})
+    (zero, one) = read_rows(path)[0]
+    assert math.isnan(zero.metrics["kl"]) and one.metrics == {"kl": 0.5}
+
+
+def test_rank_without_checkpoints_keeps_nothing() -> None:
+    MetricsLog(None).add({"step": 1, "loss": 1.0})

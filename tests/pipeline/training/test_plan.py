@@ -1,4 +1,5 @@
-"""Training on answers that nothing is compared with: the limits that KTO and SFT are held to."""
+"""What a plan is: its digest changes with whatever decides a bit and with nothing else; limits that nothing measures
+are refused."""
 
 import json
 from pathlib import Path
@@ -9,8 +10,56 @@ import pytest
 
 from pipeline.recipe import Validation
 from pipeline.recipe.methods import METHODS
+from pipeline.training.plan import TrainingPlan
 from pipeline.training.schedule import SCHEMAS
 from tests.pipeline.training.plans import KTO_SETTINGS, SFT_SETTINGS, THUMBS_DOWN, make_plan
+
+Update = dict[str, Any]
+
+
+def changed(plan: TrainingPlan, section: str, update: Update) -> TrainingPlan:
+    """The plan with some fields of a section (`training.lora` is one below) replaced."""
+    outer, _, inner = section.partition(".")
+    whole = getattr(plan, outer)
+    if inner:
+        update = {inner: getattr(whole, inner).model_copy(update=update)}
+    return plan.model_copy(update={outer: whole.model_copy(update=update)})
+
+
+@pytest.mark.parametrize(
+    ("section", "update"),
+    [
+        ("training", {"timeout_s": 9.0}),
+        ("training", {"grace_s": 9.0}),
+        ("training.checkpoints", {"every_steps": 3}),
+        ("training.sentinel", {"kl_stop": 9.0}),
+        ("training.validation", {"every_steps": 3}),
+        ("rewards.verifier", {"workers": 9}),
+    ],
+)
+def test_what_only_runs_or_watches_a_training_is_no_part_of_it(section: str, update: Update, tmp_path: Path) -> None:
+    _, plan = make_plan(tmp_path, "grpo")
+    assert changed(plan, section, update) != plan
+    assert changed(plan, section, update).digest() == plan.digest()
+
+
+@pytest.mark.parametrize(
+    ("section", "update"),
+    [
+        ("training", {"seed": 99}),
+        ("training", {"threads": 2}),
+        ("training", {"lora": None}),
+        ("method", {"learning_rate": 0.5}),
+        ("method", {"steps": 60}),
+        ("training.distribution", {"strategy": "fsdp2"}),
+        ("rewards.verifier", {"timeout_s": 99.0}),
+        ("rewards.verified", {"correct": 0.123}),
+    ],
+)
+def test_whatever_decides_a_bit_is_part_of_it(section: str, update: Update, tmp_path: Path) -> None:
+    _, plan = make_plan(tmp_path, "grpo")
+    assert changed(plan, section, update).digest() != plan.digest()
+
 
 ASKED = Validation(every_steps=2, prompts=8, samples=1, max_completion_tokens=32)
 
@@ -18,7 +67,7 @@ ASKED = Validation(every_steps=2, prompts=8, samples=1, max_completion_tokens=32
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({}, r"measured when held-out prompts are answered: set training\.validation\.every_steps"),
+        ({}, r"measured on held-out prompts: set training\.validation\.every_steps"),
         ({"validation": ASKED, "engine": "nemo_rl"}, r"measured by TRL's trainers alone: set training\.engine trl"),
     ],
 )
