@@ -6,14 +6,14 @@ import os
 import signal
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from pipeline.core import layout
-from pipeline.core.locations import Document, record_of_iteration
+from pipeline.core.locations import Document
 from pipeline.core.processes import die_with_parent
 from pipeline.core.redaction import guard_output
-from pipeline.core.storage import digest_dir, digest_file, to_json, write_atomically
+from pipeline.core.storage import digest_dir, digest_file
 from pipeline.serving.model_places import on_this_node
 from pipeline.training.checkpoints import Superseded, WriterLocked, only_writer
 from pipeline.training.journal import emit
@@ -58,7 +58,17 @@ def main(plan_path: str, node_rank: int = 0, master: str = "", nemo_rl: str = NE
             emit("finished before: its result stands")
             return 0
         if plan.training.engine == "nemo_rl":
-            return _with_nemo_rl(plan, path.parent, Path(nemo_rl), attempt)
+            from pipeline.training.account import write_result
+            from pipeline.training.nemo.run import run
+
+            with only_writer(path.parent, attempt) as claim:
+                try:
+                    result = run(plan, path.parent, Path(nemo_rl), emit, fence=claim.check)
+                except ValueError as error:
+                    raise InvalidPlan(str(error)) from error
+                claim.check()
+                write_result(path.parent, result)
+            return 0
         os.environ["OMP_NUM_THREADS"] = str(plan.training.threads)  # before torch is imported
         from pipeline.training.distribution import WORKER, needs_gang, run_gang
 
@@ -81,32 +91,15 @@ def finished(plan: TrainingPlan, folder: Path, mend: bool = True) -> bool:
     path = folder / layout.RESULT_FILE
     if not path.is_file():
         return False
-    try:
+    with suppress(ValueError):
         result = TrainingResult.model_validate_json(path.read_bytes(), context=Document(path.absolute()))
         weights = (result.checkpoint.adapter, result.checkpoint.model)
         if result.plan_digest == plan.digest() and all(digest_dir(Path(w.uri)) == w.digest for w in weights):
             return True
-    except ValueError:
-        pass
     if mend:
         with only_writer(folder):
             path.unlink(missing_ok=True)
     return False
-
-
-def _with_nemo_rl(plan: TrainingPlan, folder: Path, checkout: Path, attempt: int) -> int:
-    from pipeline.training.nemo.run import run
-
-    with only_writer(folder, attempt) as claim:
-        try:
-            result = run(plan, folder, checkout, emit, fence=claim.check)
-        except ValueError as error:
-            print(error, file=sys.stderr)
-            return NEVER_RETRY
-        claim.check()
-        document = record_of_iteration(folder / layout.RESULT_FILE)
-        write_atomically(document.path, to_json(result, document))
-    return 0
 
 
 def verify_inputs(plan: TrainingPlan) -> None:

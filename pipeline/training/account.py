@@ -5,10 +5,12 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from pipeline.core import layout
-from pipeline.core.storage import CheckpointRef
+from pipeline.core.locations import record_of_iteration
+from pipeline.core.storage import CheckpointRef, to_json, write_atomically
 from pipeline.recipe.methods import METHODS, MethodName
 from pipeline.recipe.section import Length, Observer, Operational, Section, settings
 from pipeline.selection.cost import parameters
@@ -104,6 +106,12 @@ def result_of(
         engine=plan.training.engine,
         **found,
     )
+
+
+def write_result(folder: Path, result: TrainingResult) -> None:
+    """Publish `result.json` in a training's folder."""
+    document = record_of_iteration(folder / layout.RESULT_FILE)
+    write_atomically(document.path, to_json(result, document))
 
 
 def typical(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:

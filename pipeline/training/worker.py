@@ -19,12 +19,10 @@ from jinja2 import TemplateError
 from transformers.utils import logging
 
 from pipeline.core import layout
-from pipeline.core.locations import record_of_iteration
-from pipeline.core.storage import to_json, write_atomically
 from pipeline.rewards.custom import custom_scorer
 from pipeline.rewards.verifiers import Grader
 from pipeline.serving.loaded import stop_ids
-from pipeline.training.account import result_of
+from pipeline.training.account import result_of, write_result
 from pipeline.training.callback import ProgressCallback, is_measured
 from pipeline.training.checkpoints import Checkpointer, only_writer
 from pipeline.training.checkpoints.manifest import Origin
@@ -36,7 +34,7 @@ from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import BLOCKED_WORDS, PREEMPTED, InvalidPlan, TrainingBlocked, TrainingResult
 from pipeline.training.reward_function import RewardFunction
 from pipeline.training.schedule import metadata_by_prompt
-from pipeline.training.scorers import FreshScores, open_scores, spending_in
+from pipeline.training.scorers import open_scores, spending_in
 from pipeline.training.validation import Validator, read_held_out
 from pipeline.training.weights import export, take_back
 
@@ -78,43 +76,46 @@ def work(plan: TrainingPlan, folder: Path, started_at: float, attempt: int = 0) 
         except (TypeError, ValueError, OSError, TemplateError) as error:  # settings, tokenizer, template, data
             raise InvalidPlan(f"{type(error).__name__}: {error}") from error
         emit(f"{method.title} of {plan.base.uri}, {method.steps} steps, {plan.world_size} process(es)")
-        result = run(builder, arguments, check, scores, started_at, fence)
+        validator = None
+        if plan.held_out is not None:
+            rows, watching = read_held_out(plan.held_out.uri), scores.watching if scores else None
+            validator = Validator(rows, check, plan.training.validation, tokenizer, watching)
+        result = _train(builder, arguments, validator, started_at, fence)
         if result is not None:
             fence()
-            document = record_of_iteration(folder / layout.RESULT_FILE)
-            write_atomically(document.path, to_json(result, document))
+            write_result(folder, result)
 
 
-def run(
+def _train(
     builder: MethodTrainer,
     arguments: transformers.TrainingArguments,
-    check: Grader,
-    scores: FreshScores | None = None,
-    started_at: float | None = None,
-    fence: Callable[[], None] = lambda: None,
+    validator: Validator | None,
+    started_at: float,
+    fence: Callable[[], None],
 ) -> TrainingResult | None:
     """Train to the end from the newest complete checkpoint, export, and return the result (None on all ranks but 0).
-    `fence` raises for an attempt that was replaced; it is asked before anything is published. `scores`: of the plan's
-    scorers."""
-    plan, folder = builder.plan, builder.folder
-    first = PartialState().is_main_process
-    journal = TrainingJournal(folder / layout.JOURNAL_FILE if first else None)
-    keeper = None
+    `fence` raises for an attempt that was replaced; it is asked before anything is published."""
+    plan, folder, grace_s = builder.plan, builder.folder, builder.plan.training.grace_s
+    first, journal_file = PartialState().is_main_process, builder.folder / layout.JOURNAL_FILE
+    journal, keeper = TrainingJournal(journal_file if first else None), None
     if first:
         shutil.rmtree(folder / "trl", ignore_errors=True)  # the torn rest of a killed attempt
-        attempt = 1 + sum(event.kind == "started" for event in read_journal(folder / layout.JOURNAL_FILE))
+        attempt = 1 + sum(event.kind == "started" for event in read_journal(journal_file))
         origin = Origin(plan.digest(), plan.world_size, plan.iteration)
         keeper = Checkpointer(folder / "checkpoints", origin, attempt, plan.training.checkpoints, emit, fence)
     objects: list[Any] = [keeper.newest() if keeper else None]
     broadcast_object_list(objects)  # the first rank's, to all
     resume: Path | None = objects[0]
     journal.add("started", int(resume.name.removeprefix("step-")) if resume else 0, at=started_at)
-    validator = None
-    if plan.held_out is not None:
-        rows, watching = read_held_out(plan.held_out.uri), scores.watching if scores else None
-        validator = Validator(rows, check, plan.training.validation, load_tokenizer(plan), watching)
     progress = ProgressCallback(builder, keeper, journal, validator)
-    trainer = _build(builder, arguments, progress)
+    transformers.set_seed(plan.training.seed)  # the adapter's random start
+    try:
+        trainer = builder.trainer(arguments, [progress])
+        assert_distribution(trainer.accelerator, plan)
+    except (TypeError, ValueError) as error:  # PEFT's, TRL's and our own words
+        raise InvalidPlan(f"{type(error).__name__}: {error}") from error
+    trainer.remove_callback(transformers.PrinterCallback)  # ProgressCallback says what a person reads
+    progress.attach(trainer)
     if resume is not None:
         emit(f"resuming at {resume.name}")
     try:
@@ -123,31 +124,32 @@ def run(
         if NO_DISTRIBUTION not in str(error):
             raise
         progress.collapse("the policy's next-token distribution is not finite")
-    if progress.blocked:
-        journal.add("ended", trainer.state.global_step, why="blocked")
-        _close(keeper, plan.training.grace_s)  # what is in flight is taken out of the mirror again
+    if progress.blocked or progress.leaving:
+        if progress.blocked:
+            journal.add("ended", trainer.state.global_step, why="blocked")
+        else:
+            emit(f"pre-empted at step {trainer.state.global_step}, checkpoint saved")
+        if keeper is not None:  # of a blocked training what is in flight is taken out of the mirror again
+            keeper.close(grace_s if progress.blocked else grace_s / 4)
         PartialState().wait_for_everyone()  # a rank that is gone first has the others killed
-        raise TrainingBlocked(BLOCKED_WORDS)
-    if progress.leaving:
-        emit(f"pre-empted at step {trainer.state.global_step}, checkpoint saved")
-        _close(keeper, plan.training.grace_s / 4)
-        PartialState().wait_for_everyone()
+        if progress.blocked:
+            raise TrainingBlocked(BLOCKED_WORDS)
         sys.exit(PREEMPTED)
     fence()
     if progress.takes_back:
         checkpoint = take_back(plan, trainer, folder, keeper.best()) if keeper else None
     else:
         checkpoint = export(plan, trainer, folder)
-    if checkpoint is None:
+    if checkpoint is None or keeper is None:
         return None
-    _close(keeper, plan.training.grace_s)
+    keeper.close(grace_s)
     shutil.rmtree(folder / "trl", ignore_errors=True)
     journal.add("ended", checkpoint.step, why=progress.ending)
     history = [row for row in trainer.state.log_history if is_measured(row)]
     tokens, usd = spending_in(folder)
     return result_of(
         plan,
-        read_journal(folder / layout.JOURNAL_FILE),
+        read_journal(journal_file),
         checkpoint,
         metrics=tuple({name: float(value) for name, value in row.items()} for row in history),
         health=progress.watch.health,
@@ -155,25 +157,3 @@ def run(
         judge_usd=usd,
         untrained_steps=trainer.state.max_steps - checkpoint.step if progress.solved or progress.watch.braked else 0,
     )
-
-
-def _build(
-    builder: MethodTrainer, arguments: transformers.TrainingArguments, progress: ProgressCallback
-) -> transformers.Trainer:
-    """The method's trainer over the base model. Raises InvalidPlan for what does not go together."""
-    transformers.set_seed(builder.plan.training.seed)  # the adapter's random start
-    try:
-        trainer = builder.trainer(arguments, [progress])
-        assert_distribution(trainer.accelerator, builder.plan)
-    except (TypeError, ValueError) as error:  # PEFT's, TRL's and our own words
-        raise InvalidPlan(f"{type(error).__name__}: {error}") from error
-    # It prints every metric; ProgressCallback says what a person reads.
-    trainer.remove_callback(transformers.PrinterCallback)
-    progress.attach(trainer)
-    return trainer
-
-
-def _close(keeper: Checkpointer | None, within_s: float) -> None:
-    if keeper is not None:
-        keeper.drain(within_s)
-        keeper.close()

@@ -87,9 +87,10 @@ class Checkpointer:
         """Wait for the uploads. Whether the newest checkpoint is in the mirror; True without a mirror."""
         return self._uploads is None or self._uploads.drain(timeout_s)
 
-    def close(self) -> None:
-        """Begin no further upload. `drain` first."""
+    def close(self, within_s: float = 0.0) -> None:
+        """Begin no further upload after those that end in time."""
         if self._uploads is not None:
+            self._uploads.drain(within_s)
             self._uploads.close()
 
     def _publish(self, saved: Path, step: int, score: float | None, final: Path) -> None:

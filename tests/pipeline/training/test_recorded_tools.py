@@ -92,7 +92,10 @@ def test_a_plan_holds_the_results_of_its_prompts(tmp_path: Path) -> None:
     [
         ({"results": lambda prompts, agreed: {}}, "for none of the .* prompts has a conversation with a result"),
         ({"engine": "nemo_rl"}, r"set training\.engine trl"),
-        ({"grpo": SETTINGS.model_copy(update={"generation": "vllm_colocate"})}, r"training\.grpo\.generation is vllm"),
+        (
+            {"grpo": SETTINGS.model_copy(update={"generation": "vllm_colocate"})},
+            r"set training\.grpo\.generation to transformers",
+        ),
     ],
 )
 def test_what_cannot_be_replayed_is_refused(changes: dict[str, Any], complaint: str, tmp_path: Path) -> None:
