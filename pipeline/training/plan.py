@@ -15,7 +15,7 @@ from pipeline.traces.context import IterationContext
 from pipeline.traces.erased import shared_lock
 from pipeline.training.checkpoints.mirror import place_of, remember
 from pipeline.training.schedule import Metadata, Recorded, checkable, held_out_rows, schedule
-from pipeline.training.scorers import FreshScorers, scorers_of
+from pipeline.training.scoring import FreshScorers, scorers_of
 
 
 class TrainingPlan(Record):

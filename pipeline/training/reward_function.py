@@ -58,43 +58,38 @@ class RewardFunction:
         """Of one completion for each row of the plan, with its token ids; None where the check could not tell. `turns`:
         between each prompt and its completion, as tools' calls and results."""
         references, kinds, prompts = ([row[name] for row in rows] for name in ("reference", "verifier", "prompt"))
-        fresh = self._completions(completions, references, kinds, _continued(prompts, turns), ids)
+        fresh = self._answers(completions, references, kinds, _continued(prompts, turns), ids)
         return [reward.final_reward for reward in self.score(fresh)]
 
     def score(self, completions: Sequence[FreshAnswer]) -> list[Reward]:
         """Rewards of completions, remembered until the next batch: dynamic sampling looks before TRL does."""
         new = [fresh for fresh in dict.fromkeys(completions) if fresh not in self._known]
-        self._check_new([(each, each.check) for each in new if each.check is not None])
-        self._score_new([each for each in new if each.check is None])
+        if checks := {each: each.check for each in new if each.check is not None}:
+            self._known |= self._checked(checks)
+        self._known |= {each: UNENDED_REWARD for each in new if each.check is None and not each.ended}
+        if ended := [each for each in new if each.check is None and each.ended]:
+            assert self._scores is not None, "a plan of such rows names its scorers"
+            for each, findings in zip(ended, self._scores.rewarding(ended), strict=True):
+                measured = measure(each.text, None, None, self._settings.rules)
+                self._known[each] = compose({**measured, **findings}, "fresh", self._settings, 1.0)
         return [self._known[fresh] for fresh in completions]
 
-    def _check_new(self, completions: Sequence[tuple[FreshAnswer, VerifierTask]]) -> None:
+    def _checked(self, checks: Mapping[FreshAnswer, VerifierTask]) -> dict[FreshAnswer, Reward]:
         """Of completions with a reference."""
-        if not completions:
-            return
-        others = [dict[str, Finding]() for _ in completions]
+        others = [dict[str, Finding]() for _ in checks]
         if self._custom is not None:
             tasks = [
                 CustomTask(each.prompt, check.completion, check.reference, metadata_behind(each.prompt, self._metadata))
-                for each, check in completions
+                for each, check in checks.items()
             ]
             others = [{"custom": score.finding} for score in self._custom(tasks)]
-        grades = self._check([check for _, check in completions])
-        for (fresh, check), grade, findings in zip(completions, grades, others, strict=True):
-            self._known[fresh] = score_fresh(check, grade, self._settings, findings)
+        grades = self._check(list(checks.values()))
+        return {
+            fresh: score_fresh(check, grade, self._settings, findings)
+            for (fresh, check), grade, findings in zip(checks.items(), grades, others, strict=True)
+        }
 
-    def _score_new(self, completions: Sequence[FreshAnswer]) -> None:
-        """Of completions without one: 0 where it has not ended, else what the scorers and the rules make of it."""
-        self._known |= {each: UNENDED_REWARD for each in completions if not each.ended}
-        ended = [each for each in completions if each.ended]
-        if ended:
-            assert self._scores is not None, "a plan of such rows names its scorers"
-            said = self._scores.rewarding(ended)
-            for each, findings in zip(ended, said, strict=True):
-                measured = measure(each.text, None, None, self._settings.rules)
-                self._known[each] = compose({**measured, **findings}, "fresh", self._settings, 1.0)
-
-    def _completions(
+    def _answers(
         self,
         texts: Sequence[str],
         references: Sequence[str | None],
@@ -119,7 +114,7 @@ class RewardFunction:
         if prompts:
             texts = [in_one_form(drawn, prompt) for drawn, prompt in zip(texts, prompts, strict=True)]
         columns = batch["reference"], batch["verifier"], _continued(prompts, turns), batch.get("completion_ids") or ()
-        rewards = self.score(self._completions(texts, *columns))
+        rewards = self.score(self._answers(texts, *columns))
         self._known = {}
         if (log_metric := batch.get("log_metric")) is not None:
             asked = [str(prompt) for prompt in prompts] or [""] * len(texts)

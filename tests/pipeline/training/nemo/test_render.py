@@ -86,25 +86,6 @@ def test_every_setting_is_rendered_refused_or_without_effect(name: str, tmp_path
     assert (after == before) == (name in WITHOUT_EFFECT)
 
 
-def test_grpo_says_what_the_plan_says(tmp_path: Path) -> None:
-    settings = grpo(steps=12, num_minibatches=2, beta=0.04)
-    tree = rendered(make_plan(tmp_path, nodes=2, processes=2, distribution={"strategy": "fsdp2"}, **settings))
-    assert tree["grpo"] | {"max_num_steps": 6, "num_prompts_per_step": 4} == tree["grpo"]
-    assert tree["policy"]["train_global_batch_size"] == 4 * 4 // 2
-    assert tree["policy"]["train_micro_batch_size"] == 2, "of each of four devices"
-    assert tree["grpo"]["val_period"] == 1 and tree["checkpointing"]["save_period"] == 1, "in batches of generation"
-    assert tree["loss_fn"] == {
-        "reference_policy_kl_penalty": 0.04,
-        "reference_policy_kl_type": "k3",
-        "ratio_clip_min": 0.2,
-        "ratio_clip_max": 0.2,
-        "token_level_loss": True,
-    }
-    assert tree["grpo"]["max_val_samples"] // tree["grpo"]["val_batch_size"] == 1, "it would ask nobody"
-    assert tree["cluster"] == {"num_nodes": 2, "gpus_per_node": 2}
-    assert tree["policy"]["dtensor_cfg"]["lora_cfg"]["dim"] == 4
-
-
 @pytest.mark.filterwarnings("ignore:Detected call of:UserWarning")  # nothing is trained here
 def test_the_schedule_is_linear_to_0_like_the_trainers(tmp_path: Path) -> None:
     import torch
