@@ -21,7 +21,7 @@ from pipeline.registry import versions
 from pipeline.registry.runs import RunIdentity, run_page
 from pipeline.rollout.policy import account, proposer
 from pipeline.rollout.record import JudgedCandidate
-from pipeline.selection.samples import FreshSamples
+from pipeline.selection.draw import FreshSamples
 from pipeline.training.account import typical
 from pipeline.training.result import TrainingResult
 from pipeline.views.iteration import funnel, reward_distribution, training_panels

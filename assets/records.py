@@ -22,8 +22,8 @@ from pipeline.rewards.findings import JudgeSpending
 from pipeline.rewards.records import RewardLabels
 from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.rollout.record import ModelVersion
+from pipeline.selection.draw import FreshSamples
 from pipeline.selection.preferences import PreferenceDataset
-from pipeline.selection.samples import FreshSamples
 from pipeline.traces.records import GovernedTraces
 from pipeline.training.journal import read_journal
 from pipeline.training.plan import TrainingPlan

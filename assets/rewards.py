@@ -20,7 +20,8 @@ from pipeline.rewards.reward_model.records import RewardModelReport, Thumb
 from pipeline.rewards.reward_model.stage import train_reward_model
 from pipeline.rewards.summary import examples
 from pipeline.selection.consent import consented
-from pipeline.selection.samples import SAMPLES, FreshSamples, Scorers, sample
+from pipeline.selection.draw import SAMPLES, FreshSamples
+from pipeline.selection.samples import Scorers, sample
 from pipeline.selection.trainable import rated_rows
 from pipeline.serving.engines import open_engine
 from pipeline.traces.erased import shared_lock

@@ -15,10 +15,11 @@ from pipeline.rewards.records import RewardLabels
 from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.selection.consent import consented
 from pipeline.selection.cost import expect_for
+from pipeline.selection.draw import FreshSamples
 from pipeline.selection.evidence import trust_in
 from pipeline.selection.memo import memo
 from pipeline.selection.preferences import PreferenceDataset, ScoredSamples, build
-from pipeline.selection.samples import FreshSamples, metadata_of
+from pipeline.selection.samples import metadata_of
 from pipeline.traces.materialize import recorded_results
 from pipeline.training.account import measured_step_s
 from pipeline.training.plan import TrainingPlan, plan_training

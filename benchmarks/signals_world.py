@@ -35,10 +35,10 @@ from pipeline.rewards.reward_model.measures import twin
 from pipeline.rewards.reward_model.records import AnsweredChat, RewardModelReport, Thumb
 from pipeline.rewards.reward_model.stage import open_scorer, train_reward_model
 from pipeline.selection.choose import MethodDecision, choose
+from pipeline.selection.draw import SAMPLES
 from pipeline.selection.evidence import Trust
 from pipeline.selection.pairing import read_labels
 from pipeline.selection.preferences import ScoredSamples, build
-from pipeline.selection.samples import SAMPLES
 from pipeline.selection.trainable import HeldApart
 from pipeline.serving.endpoint import Endpoint
 from pipeline.serving.inference import Answer, Sampling

@@ -68,7 +68,7 @@ pre { white-space: pre-wrap; overflow-wrap: anywhere; margin: 0; font-size: 13px
 """
 
 
-class AnswerPair(NamedTuple):
+class ShownPair(NamedTuple):
     item: Item
     champion: EvalSample
     candidate: EvalSample
@@ -96,12 +96,12 @@ def _changes(evidence: SuiteEvidence) -> Iterator[str]:
     """Of each item the first sample, drawn by one seed, that is right under one model and not under the other."""
     one, other = ({result.id: result.samples for result in arm.results} for arm in evidence.arms)
     drawn = [
-        AnswerPair(item, *samples)
+        ShownPair(item, *samples)
         for item in evidence.suite.items
         for samples in zip(one.get(item.id, ()), other.get(item.id, ()), strict=False)
     ]
     for what, scores in (("right to wrong", (1.0, 0.0)), ("wrong to right", (0.0, 1.0))):
-        firsts: dict[str, AnswerPair] = {}
+        firsts: dict[str, ShownPair] = {}
         for each in drawn:
             if (each.champion.outcome.score, each.candidate.outcome.score) == scores:
                 firsts.setdefault(each.item.id, each)
@@ -120,11 +120,11 @@ def _preferences(evidence: EvalEvidence) -> Iterator[str]:
         one, other = ({result.id: result.samples for result in arm.results} for arm in over.arms)
         for who, outcome in (("champion", 0.0), ("candidate", 1.0)):
             won = [each.item for each in judged.pairs if each.candidate_first is not None and each.outcome == outcome]
-            pairs = [AnswerPair(items[id], one[id][0], other[id][0]) for id in won]
+            pairs = [ShownPair(items[id], one[id][0], other[id][0]) for id in won]
             yield from _section(f"{judged.suite}: the {who}'s answer is preferred", len(judged.pairs), pairs)
 
 
-def _section(title: str, of: int, pairs: Sequence[AnswerPair]) -> Iterator[str]:
+def _section(title: str, of: int, pairs: Sequence[ShownPair]) -> Iterator[str]:
     first = f", the first {SHOWN} of them" if len(pairs) > SHOWN else ""
     yield f"<h2>{html.escape(title)} ({len(pairs):,} of {of:,}{first})</h2>"
     yield "<table><tr><th>item</th><th>champion</th><th>candidate</th></tr>"

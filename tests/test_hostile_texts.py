@@ -73,5 +73,5 @@ def test_changed_answers_are_shown_as_texts() -> None:
     answer = f"{TEXT}<tool_call>{json.dumps({'name': HOSTILE[1], 'arguments': {HOSTILE[0]: TEXT}})}</tool_call>"
     sample = EvalSample(text=answer, tokens=1, finished=True, outcome=Outcome.correct, answer=TEXT)
     item = Item(id=HOSTILE[0], cluster="c", messages=ASKED, reference=HOSTILE[1], slice=HOSTILE[2])
-    pair = evaluation_page.AnswerPair(item, sample, sample)
+    pair = evaluation_page.ShownPair(item, sample, sample)
     assert_shown_as_texts("".join(evaluation_page._section(HOSTILE[0], 1, [pair])))

@@ -1,5 +1,4 @@
-"""The stage `samples`: k completions of the champion for each of some logged prompts, each scored as a label is. It
-publishes the table of them, and the record of who drew and scored them."""
+"""The stage `samples`: k completions of the champion for each of some logged prompts, each scored as a label is."""
 
 import shutil
 import time
@@ -11,20 +10,19 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import Field
 
 from pipeline.core import layout
-from pipeline.core.storage import DatasetRef, ModelRef, Record, digest_file
+from pipeline.core.storage import DatasetRef, digest_file
 from pipeline.recipe.selection import Samples
 from pipeline.rewards.custom import custom_id
 from pipeline.rewards.judge_stage import PaidAccount, ask_judge
 from pipeline.rewards.label import LabelGrounds, label_samples
-from pipeline.rewards.records import DOES_NOT_APPLY, LABELS, Finding, JudgeReport
+from pipeline.rewards.records import DOES_NOT_APPLY, Finding, JudgeReport
 from pipeline.rewards.reward_model.records import AnsweredChat, RewardModelReport
 from pipeline.rewards.reward_model.stage import open_scorer
 from pipeline.rewards.samples import COLUMNS, RewardSample, samples
 from pipeline.rewards.summary import histogram_of
-from pipeline.selection.draw import AskedModel, Draw, draw, sampled_prompts
+from pipeline.selection.draw import SAMPLES, UNENDED, AskedModel, Draw, FreshSamples, draw, sampled_prompts
 from pipeline.selection.pairing import read_askable
 from pipeline.selection.trainable import HeldApart, trainable
 from pipeline.serving.endpoint import Endpoint
@@ -35,58 +33,6 @@ from pipeline.traces.erased import shared_lock
 from pipeline.traces.lake import open_lake
 from pipeline.traces.materialize import window_of
 from pipeline.traces.scope import where
-
-SAMPLES = pa.schema(
-    [
-        *LABELS,  # of the row that the prompt is from; completion, components and reward are the sample's
-        ("reward_model", pa.float64()),  # its word, whether or not it counts in the reward
-        ("sample", pa.int64()),  # its number among those of its prompt, from 0
-        ("finished", pa.bool_()),  # whether it ended by itself
-        ("completion_tokens", pa.int64()),
-    ]
-)
-"""One row a completion."""
-UNENDED = "unended"
-"""Outcome of a completion that was cut at its limit and that no reference can check: it is worth 0."""
-
-
-class FreshSamples(Record):
-    """The samples of one iteration; empty without a section `samples` in the recipe."""
-
-    iteration: str
-    dataset: DatasetRef | None = None
-    """`uri` is a Parquet file with the columns of SAMPLES."""
-    model: ModelRef | None = None
-    """The champion."""
-    protocol: str = ""
-    """Digest of `AnswerProtocol` (pipeline/serving/journal.py)."""
-    prompts: int = 0
-    refused: int = 0
-    """Prompts longer than the model's context, or not rendered by its chat template."""
-    drawn: int = 0
-    """Completions asked for by this run of the stage; `remembered` were in the journal."""
-    remembered: int = 0
-    completion_tokens: int = 0
-    unended: int = 0
-    distinct: float = 0.0
-    """Mean share of a prompt's completions that differ in more than white space."""
-    labelled: int = 0
-    unlabelled: dict[str, int] = Field(default={})
-    """Completions without a reward, by reason."""
-    outcomes: dict[str, int] = Field(default={})
-    mean_reward: float = 0.0
-    best_reward: float = 0.0
-    """Mean reward of the best completion of each prompt, by the same scorers: optimistic."""
-    histogram: tuple[int, ...] = ()
-    """Rewards in 20 equal bins of [0, 1]."""
-    judge_id: str = ""
-    reward_model: str = ""
-    """Its digest."""
-    seconds: float | None = None
-    """Of loading and asking the model, by the attempt that made the record."""
-    judge_tokens: int = 0
-    usd: float = 0.0
-
 
 TABLE = "part-0.parquet"
 UNTRAINED, NOT_ADMITTED = "reward_model_untrained", "reward_model_not_admitted"

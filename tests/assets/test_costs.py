@@ -14,7 +14,7 @@ from pipeline.core.journal import open_journal
 from pipeline.recipe import load
 from pipeline.rewards.findings import FindingLine, journal
 from pipeline.rollout.record import read_events
-from pipeline.selection.samples import FreshSamples
+from pipeline.selection.draw import FreshSamples
 from pipeline.training.result import TrainingResult
 from tests.assets.laid import DEVICES, EMBEDDED, HOURS, NOWHERE, Laid, recipe_of, report_of
 from tests.pipeline.rollout.conftest import NAME

@@ -23,7 +23,7 @@ from pipeline.registry import versions
 from pipeline.rollout.blocks import ErasureBlock, block
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.record import Fingerprints, ModelVersion
-from pipeline.selection.samples import FreshSamples
+from pipeline.selection.draw import FreshSamples
 from pipeline.training.result import CAUSES, Goodput, Health, HealthFinding
 from tests.assets.laid import EMBEDDED, NOWHERE, Laid
 from tests.pipeline.rollout.conftest import NAME

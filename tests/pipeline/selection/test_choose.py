@@ -185,7 +185,7 @@ def test_proposed_references_suffice_and_one_less_does_not(before: int, one: boo
         assert ("grpo" not in decision.lacks) is holds
 
 
-def test_the_closest_call_is_one_of_the_method_s_own_checks_that_holds() -> None:
+def test_the_closest_call_is_a_check_of_the_method_that_holds() -> None:
     for change in ({"pairs": 201}, {"pairs": 199}):  # the pairs are DPO's, and nearer to their threshold
         (near,) = [each for each in decide(**change).would_change if each.startswith("away from GRPO")]
         assert "verifiable share" in near
@@ -194,7 +194,7 @@ def test_the_closest_call_is_one_of_the_method_s_own_checks_that_holds() -> None
     assert "preference pairs" not in near
 
 
-def test_a_method_qualifies_as_well_only_after_the_one_that_is_chosen() -> None:
+def test_only_methods_after_the_chosen_one_qualify_as_well() -> None:
     assert not [each for each in decide(Selection(method="dpo")).would_change if each.startswith("to ")]
 
 

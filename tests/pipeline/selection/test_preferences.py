@@ -15,10 +15,10 @@ from pipeline.core.storage import DatasetRef, ModelRef, Store, digest_file
 from pipeline.recipe import Selection
 from pipeline.rewards.records import LABELS
 from pipeline.rewards.reward_model.records import RewardModelReport
+from pipeline.selection.draw import SAMPLES
 from pipeline.selection.evidence import Trust
 from pipeline.selection.pairing import LabelledRow
 from pipeline.selection.preferences import PreferenceDataset, ScoredSamples, build
-from pipeline.selection.samples import SAMPLES
 from pipeline.selection.trainable import HeldApart
 from tests.contexts import context_of
 
