@@ -16,7 +16,7 @@ from assets.naming import LABELLING, LOOP, ROLLOUT, asset_key
 from assets.observations import rollout_observation, show_figures, tell_of_champion
 from assets.resources import Deployment
 from assets.rollout import follow_rollout, read_status
-from jobs.decisions import exit_code, launchpad_decision, outcome_lines, take
+from jobs.rollout import exit_code, launchpad_decision, outcome_lines, take
 from pipeline.recipe import Recipe
 from pipeline.registry.versions import log_plot
 from pipeline.rollout.record import Action, read_events

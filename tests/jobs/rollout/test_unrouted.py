@@ -9,8 +9,7 @@ from assets.resources import Deployment, deployment
 from assets.rollout import follow_rollout, read_status
 from assets.traffic import is_routed
 from jobs import serve, status
-from jobs.decisions import DONE, FAILED, REFUSED
-from jobs.rollout import main
+from jobs.rollout import DONE, FAILED, REFUSED, main
 from pipeline.rollout.record import Phase
 from tests.jobs.rollout.decided import state
 from tests.opened import open_rollout
