@@ -69,7 +69,7 @@ class Otel(FilesSource):
         yield rows
 
 
-class Call(msgspec.Struct):
+class SpanRecords(msgspec.Struct):
     """The records of one call. Without a span there are log records alone."""
 
     place: int
@@ -82,7 +82,7 @@ class Calls:
     """Calls by the id of their span, in the order in which they came."""
 
     def __init__(self) -> None:
-        self._calls: dict[str, Call] = {}
+        self._calls: dict[str, SpanRecords] = {}
         self._agents: dict[str, list[Any]] = {}
         self._responses: dict[str, str] = {}
         """The span of a response: some records name the response and no span."""
@@ -105,7 +105,7 @@ class Calls:
             known = self._calls.get(span.span_id)
             if known is not None and known.span is not None:  # exported twice
                 self._put(rows, self._calls.pop(span.span_id))
-            call = self._calls.setdefault(span.span_id, Call(place, received.resource))
+            call = self._calls.setdefault(span.span_id, SpanRecords(place, received.resource))
             call.place, call.resource, call.span = place, received.resource, span
             if response_id := str(span_attributes.get(RESPONSE_ID) or ""):
                 early = self._calls.pop(response_id, None)
@@ -126,7 +126,7 @@ class Calls:
         _time(record)
         response_id = str(otlp.attributes(record.attributes).get(RESPONSE_ID) or f"{record.trace_id}-{place}")
         key = record.span_id or self._responses.get(response_id, response_id)
-        call = self._calls.setdefault(key, Call(place, received.resource))
+        call = self._calls.setdefault(key, SpanRecords(place, received.resource))
         call.logs.append(msgspec.structs.replace(record, event_name=name))
 
     def flush(self, rows: Rows, most: int) -> None:
@@ -137,7 +137,7 @@ class Calls:
             for key in [*known][: max(len(known) - most, 0)]:
                 del known[key]
 
-    def _put(self, rows: Rows, call: Call) -> None:
+    def _put(self, rows: Rows, call: SpanRecords) -> None:
         trace_id = day = None
         try:
             in_time = sorted(call.logs, key=_time)
@@ -171,7 +171,7 @@ def _attributes(span: otlp.Span) -> dict[str, Any]:
     return span_attributes
 
 
-def _row(span: otlp.Span, call: Call) -> Trace | Rejection:
+def _row(span: otlp.Span, call: SpanRecords) -> Trace | Rejection:
     span_attributes, start = _attributes(span), otlp.nanoseconds(span.start_time_unix_nano)
     asked, answered = genai.asked(span_attributes, span.events), genai.answered(span_attributes, span.events)
     reason = answered.finish_reason or genai.finish_reason(span_attributes)

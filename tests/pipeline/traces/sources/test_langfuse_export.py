@@ -84,7 +84,7 @@ def test_what_is_compressed_is_read(export: Path, name: str, content: bytes, tra
     assert (len(rows.traces), reasons(rows)) == (traces, counted)
 
 
-def test_files_of_another_format_are_named_and_hidden_ones_left_alone(export: Path) -> None:
+def test_other_formats_are_named_and_hidden_files_left_alone(export: Path) -> None:
     write(export, DAY, [observation(1)])
     write(export, "observations_v2/.2026-01-06.jsonl.gz.5f3a", ["{"])
     write(export, "observations_v2/_SUCCESS", [])
