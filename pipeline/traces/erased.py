@@ -36,7 +36,7 @@ class Forgotten:
         self.users = tuple(users)
         self._key = key
         self._by_mark = {user.mark: user for user in self.users}
-        assert key is not None or not self.users, "nobody is recognised without the key"
+        assert key is not None or not self.users, "no user is recognised without the key"
 
     def __bool__(self) -> bool:
         return bool(self.users)
@@ -93,7 +93,7 @@ def bind(store: Store) -> MarkKey:
 
 @contextmanager
 def shared_lock(store: Store) -> Generator[Forgotten]:
-    """Nobody is forgotten until the block ends: write and commit rows inside. Any number of processes may hold it."""
+    """No user is forgotten until the block ends: write and commit rows inside. Any number of processes may hold it."""
     with held_lock(store):
         yield forgotten(store)
 

@@ -137,7 +137,7 @@ def _places(
     store, has_export = context.store, context.recipe.traces.source.kind == "demo"
     served_traces, served = places.served(store, person, has_export)
     traces = places.traces_of(lake, person) if lake is not None else set[str]()
-    beside = [
+    files = [
         mirrored.place(store, affected.iterations),
         places.ledgers(store, {*traces, *served_traces}),
         *served,
@@ -147,10 +147,10 @@ def _places(
         *(place for keeper in keepers for place in keeper(store, person.principals)),
     ]
     if lake is None:
-        return beside
+        return files
     made = tables.place(store, person.principals, affected.iterations)
     scratch = tables.scratch(store, affected.iterations, affected.datasets)
-    return [*beside, places.table(store, lake, person, proof), made, scratch]
+    return [*files, places.table(store, lake, person, proof), made, scratch]
 
 
 def _block(context: StageContext, registry_uri: str, affected: Affected, id: str, now: datetime) -> str:
