@@ -10,7 +10,6 @@ from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from pipeline.core import layout
@@ -147,7 +146,7 @@ class Reading:
             return set()
         said = pc.unique(pa.concat_tables(pq.read_table(file, columns=["trace_id"]) for file in files)["trace_id"])
         known = self.known.days - {UNKNOWN_DAY}
-        batches = self.lake.batches(known, self.lake.snapshot, ["day"], ds.field("trace_id").isin(said))
+        batches = self.lake.batches(known, self.lake.snapshot, ["day"], pc.field("trace_id").isin(said))
         days = {day.isoformat() for batch in batches for day in batch["day"].unique().to_pylist()}
         traces = set(said.to_pylist())
         for ledger in self.context.store.path(layout.REJECTED).glob("*.jsonl"):
