@@ -30,24 +30,21 @@ def refuse_unrendered_rows(context: StageContext, iteration: Iteration) -> None:
     wanted = left_out if takes_all else left_out & {TURNS}
     if not wanted:
         return
+    # Rows that are more than one question with a text as its answer; the others are not decoded.
+    plain = pc.field("tools").is_null() & pc.field("tool_calls").is_null()
+    more = (pc.list_value_length(pc.field("messages")) > 2) | ~plain
     counts, rows = Counter[str](), 0
     with open_lake(context.lake) as lake:
         window = window_of(context.store, lake, iteration.dataset)
         for batch in lake.batches(window.days, window.snapshot, COLUMNS, where(window.scope)):
             table = pa.table(batch).filter(pc.field("consent"))
             rows += table.num_rows
-            for row in table.filter(_MAY_TAKE).to_pylist():
+            for row in table.filter(more).to_pylist():
                 kinds = kinds_of_row(row)
                 if takes_all or kinds <= {TURNS}:
                     counts.update(kinds & wanted)
     if counts:
         raise ValueError(refusal(iteration.champion.uri, dict(sorted(counts.items())), rows))
-
-
-_MAY_TAKE = (pc.list_value_length(pc.field("messages")) > 2) | ~(
-    pc.field("tools").is_null() & pc.field("tool_calls").is_null()
-)
-"""Rows that are more than one question with a text as its answer: the others are not decoded."""
 
 
 def kinds_of_row(row: Mapping[str, Any]) -> set[str]:

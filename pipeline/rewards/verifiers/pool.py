@@ -56,8 +56,8 @@ class Pool(Generic[T, R]):
     """Spawned workers that stay up between calls and end with this process. Calls may come from any thread."""
 
     def __init__(self, work: Work, workers: int, memory_mb: int) -> None:
-        self._workers = [_Worker(work, memory_mb) for _ in range(workers)]
-        self._idle: SimpleQueue[_Worker] = SimpleQueue()
+        self._workers = [_CheckProcess(work, memory_mb) for _ in range(workers)]
+        self._idle: SimpleQueue[_CheckProcess] = SimpleQueue()
         for worker in self._workers:
             self._idle.put(worker)
         # The kernel ends a worker with the thread that started it: these threads live until `close`.
@@ -103,7 +103,7 @@ class Pool(Generic[T, R]):
         self._threads.shutdown(cancel_futures=True)
 
 
-class _Worker:
+class _CheckProcess:
     """A process that is replaced when it has ended or does not end its item in time."""
 
     def __init__(self, work: Work, memory_mb: int) -> None:
