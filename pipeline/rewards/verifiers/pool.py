@@ -1,11 +1,12 @@
 """Processes that can be killed: each item of work has a deadline of its own, and what one item does costs no other its
-result."""
+result. Items travel in batches and results one by one, so that no process waits for its next item."""
 
 import os
 import resource
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
 from enum import StrEnum
@@ -21,6 +22,7 @@ R = TypeVar("R")
 
 RUNS = 2
 """Times that an item is run whose worker vanishes under it."""
+BATCH = 16
 START_S = 120.0
 """From a worker's start until it can work, imports included."""
 READY = "ready"
@@ -76,22 +78,29 @@ class Pool(Generic[T, R]):
 
         Raises ValueError when workers cannot start.
         """
+        results: list[R | WorkerFailure] = [WorkerFailure.refused] * len(items)
 
-        def one(number: int) -> R | WorkerFailure:
+        def finish(number: int, result: R | WorkerFailure) -> None:
+            results[number] = result
+            with self._lock:
+                done(number, result)
+
+        def some(numbers: range) -> None:
             worker = self._idle.get()
             try:
-                refused = refuses(number)
-                result = WorkerFailure.refused if refused else worker.run(items[number], deadlines_s[number])
-                with self._lock:
-                    done(number, result)
-                return result
+                for number, result in worker.run(numbers, items, deadlines_s, refuses):
+                    finish(number, result)
             finally:
                 self._idle.put(worker)
 
-        futures = [self._threads.submit(one, number) for number in range(len(items))]
+        size = max(1, min(BATCH, len(items) // (2 * len(self._workers))))
+        every = range(len(items))
+        futures = [self._threads.submit(some, every[start : start + size]) for start in every[::size]]
         try:
             wait(futures, return_when=FIRST_EXCEPTION)
-            return [future.result() for future in futures]
+            for future in futures:
+                future.result()
+            return results
         finally:
             for future in futures:
                 future.cancel()
@@ -111,21 +120,35 @@ class _CheckProcess:
         self._process: Any = None
         self._connection: Any = None
 
-    def run(self, item: Any, deadline_s: float) -> Any:
-        for _ in range(RUNS):
-            if self._process is None or not self._process.is_alive():
-                self._start()
-            with suppress(EOFError, OSError):  # it vanished
-                self._connection.send(item)
-                if not self._connection.poll(deadline_s):
-                    self._stop()
-                    return WorkerFailure.timeout
-                result = self._connection.recv()
-                if result is WorkerFailure.died:  # out of memory: what it holds may be damaged
-                    self._stop()
-                return result
-            self._stop()
-        return WorkerFailure.died
+    def run(
+        self, numbers: range, items: Sequence[Any], deadlines_s: Sequence[float], refuses: Callable[[int], bool]
+    ) -> Iterator[tuple[int, Any]]:
+        """Number and result of each item; the deadline of one begins with the end of the one before it."""
+        waiting, sent, lost = deque(numbers), False, 0
+        while waiting:
+            if not sent:
+                refused = list(filter(refuses, waiting))
+                yield from ((number, WorkerFailure.refused) for number in refused)
+                waiting = deque(number for number in waiting if number not in refused)
+                if waiting and (self._process is None or not self._process.is_alive()):
+                    self._start()
+            if not waiting:
+                return
+            try:
+                if not sent:
+                    self._connection.send([items[number] for number in waiting])
+                    sent = True
+                in_time = self._connection.poll(deadlines_s[waiting[0]])
+                result = self._connection.recv() if in_time else WorkerFailure.timeout
+            except (EOFError, OSError):  # it vanished
+                lost += 1
+                result = WorkerFailure.died if lost == RUNS else None
+            if result in (None, WorkerFailure.timeout, WorkerFailure.died):  # died: out of memory, and maybe damaged
+                self._stop()
+                sent = False
+            if result is not None:
+                lost = 0
+                yield waiting.popleft(), result
 
     def close(self) -> None:
         self._closed = True
@@ -170,7 +193,7 @@ class _CheckProcess:
 
 
 def _serve(connection: Connection, work: Work, memory_mb: int, parent: int) -> None:
-    """The life of a worker: items in, results out."""
+    """The life of a worker: batches in, results out."""
     die_with_parent(parent=parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
     resource.setrlimit(resource.RLIMIT_AS, (memory_mb << 20, memory_mb << 20))
@@ -189,11 +212,11 @@ def _serve(connection: Connection, work: Work, memory_mb: int, parent: int) -> N
     connection.send(READY)
     with suppress(EOFError):
         while True:
-            item = connection.recv()
-            try:
-                result = work.function(item)
-            except MemoryError:
-                result = WorkerFailure.died
-            except Exception:  # the boundary to parsers that may raise anything: a failed check is data, not a crash
-                result = WorkerFailure.raised
-            connection.send(result)
+            for item in connection.recv():
+                try:
+                    result = work.function(item)
+                except MemoryError:
+                    result = WorkerFailure.died
+                except Exception:  # the boundary to parsers that may raise anything: a failed check is no crash
+                    result = WorkerFailure.raised
+                connection.send(result)
