@@ -4,7 +4,6 @@ What is wrong is an error that names the line."""
 import hashlib
 import json
 import random
-import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -131,21 +130,20 @@ def pinned(what: str, file: str, sha256: str, store: Store) -> bytes:
     return content
 
 
+WRITE = "The first stage writes it again: dagster job launch -j preference_tuning -o traces"
+
+
 def _embedded(section: ItemsSuite, store: Store, seed: int) -> tuple[Item, ...]:
     path = store.path(layout.suite(section.name, seed, section.items or 0))
-    write = f"python -m pipeline.demo.suite {shlex.quote(str(path))} --seed {seed} --items {section.items}"
-    write += f" --preset {section.preset}"
     if not path.is_file():
-        raise ValueError(f"The suite {section.name} is not there: {path}. Write it again: {write}")
+        raise ValueError(f"The suite {section.name} is not there: {path}. {WRITE}")
     try:
         read = parse_embedded(path.read_bytes())
         if len(read) != section.items:
             raise ValueError(f"it has {len(read)} items, and {section.items} are asked for")
         return read
     except ValueError as error:
-        raise ValueError(
-            f"The suite {section.name} cannot be read: {path}: {error}. Write it again: {write}"
-        ) from error
+        raise ValueError(f"The suite {section.name} cannot be read: {path}: {error}. {WRITE}") from error
 
 
 def parse_embedded(content: bytes) -> tuple[Item, ...]:

@@ -137,7 +137,7 @@ LIBRARY = "evaluation.suites=[{kind: items, preset: arithmetic}, {kind: lm_eval,
 @pytest.mark.parametrize(
     ("overrides", "variable", "value", "words"),
     [
-        (["evaluation.serving={kind: vllm}"], "VLLM_PYTHON", "", "VLLM_PYTHON is empty. Set it"),
+        (["evaluation.serving={kind: vllm}"], "VLLM_PYTHON", "", "VLLM_PYTHON ('') is no Python. Set it"),
         ([ENDPOINT], "SERVING_URL", "", "SERVING_URL is empty. Set it"),
         ([ENDPOINT], "SERVING_URL", "http://127.0.0.1:9/v1", ""),
         ([ENDPOINT, LIBRARY], "LM_EVAL_PYTHON", "", "there is no Python at"),
