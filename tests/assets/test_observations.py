@@ -47,6 +47,7 @@ def not_to_be_trained(laid: Laid) -> Iteration:
     return iteration
 
 
+@pytest.mark.slow
 def test_an_end_is_observed_with_a_table_and_a_plot(laid: Laid) -> None:
     iteration = not_to_be_trained(laid)
     result = run(laid, iteration, "policy_checkpoint")
@@ -70,6 +71,7 @@ def test_a_page_that_cannot_be_written_fails_no_stage(laid: Laid) -> None:
     assert ended is not None and ended.ending == "not trained"
 
 
+@pytest.mark.slow
 def test_without_a_router_a_candidate_is_registered_alone(laid: Laid) -> None:
     iteration = laid.until_verdict()
     laid.store.write(iteration.path(layout.MODEL_VERSION), version_of("a", 1, iteration))

@@ -62,6 +62,7 @@ def page_of(laid: Laid, id: str, *overrides: str) -> Page:
     return Page(report_page(laid.store, recipe_of(laid.store.root, *overrides), id, folder, NOW))
 
 
+@pytest.mark.slow
 def test_a_page_has_every_chapter_and_needs_nothing_but_itself(laid: Laid) -> None:
     page = page_of(laid, laid.roll_out().id)
     for words in (
@@ -79,6 +80,7 @@ def test_a_page_has_every_chapter_and_needs_nothing_but_itself(laid: Laid) -> No
     assert "What the gates let through" in shown and "held_out/accuracy" in shown, "texts, also of plots"
 
 
+@pytest.mark.slow
 def test_hostile_texts_of_records_stay_texts(laid: Laid) -> None:
     finding = HealthFinding(verdict="HOLD", rule="kl", step=1, reason=HOSTILE)
     judge = JudgeReport(
@@ -107,6 +109,7 @@ def test_hostile_texts_of_records_stay_texts(laid: Laid) -> None:
     assert "<script" not in text and "{{7*7}}" in page.text and all(src.startswith(PLOT) for src in page.plots)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", ["nothing", "traces", "labels", "plan", "training", "evaluation", "damage"])
 def test_a_page_is_made_of_whatever_there_is(laid: Laid, left: str) -> None:
     iteration = laid.begin()
@@ -124,6 +127,7 @@ def test_a_page_is_made_of_whatever_there_is(laid: Laid, left: str) -> None:
     assert ("A record cannot be read" in page.text) == (left == "damage")
 
 
+@pytest.mark.slow
 def test_a_decision_not_to_train_is_a_page(laid: Laid) -> None:
     iteration = laid.begin()
     laid.label(iteration)
@@ -133,6 +137,7 @@ def test_a_decision_not_to_train_is_a_page(laid: Laid) -> None:
     assert "Nothing was trained" in page.text and "Decision: do not train now" in page.text
 
 
+@pytest.mark.slow
 def test_links_lead_to_files_also_of_a_moved_root(laid: Laid, tmp_path: Path) -> None:
     """And the page of the second says what both gave and cost."""
     first = laid.roll_out("a", 1)

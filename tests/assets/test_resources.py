@@ -80,6 +80,7 @@ def test_a_run_keeps_to_one_iteration(tmp_path: Path) -> None:
         assert seen[-2:] == [wanted, wanted]
 
 
+@pytest.mark.slow
 def test_a_run_reads_the_recipe_that_its_first_step_pinned(tmp_path: Path) -> None:
     """Not the file, whose next edit counts for the next launch: there the operational fields alone."""
     file = tmp_path / "recipe.yaml"

@@ -27,6 +27,7 @@ def test_recall_of_each_entity_in_every_locale(entity: str) -> None:
     assert {lo: share for lo, share in measured()["recall"][entity].items() if share < FLOORS[entity]} == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("locale", PHONES)
 def test_recall_of_telephone_numbers(locale: str) -> None:
     assert measured()["recall"]["phone"][locale] >= PHONES[locale]

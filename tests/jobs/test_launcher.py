@@ -93,6 +93,7 @@ def test_looks_that_fail_are_tried_again_before_the_run_is_lost(monkeypatch: pyt
     assert follower.lines.reason.startswith("Lost sight of the run, which may go on: ZeroDivisionError")
 
 
+@pytest.mark.slow
 def test_a_canceled_run_is_not_killed_within_its_trainers_grace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

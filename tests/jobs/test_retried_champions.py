@@ -8,6 +8,7 @@ from jobs.retry import check_rollout
 from tests.assets.laid import Laid
 
 
+@pytest.mark.slow
 def test_no_champion_s_iteration_is_made_anew(tmp_path: Path) -> None:
     """The first one back as little as the one that serves; what never served may be."""
     laid = Laid(tmp_path / "data")

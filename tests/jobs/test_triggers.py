@@ -55,6 +55,7 @@ def test_only_labels_that_may_be_trained_on_count_once(tmp_path: Path) -> None:
     assert new_labels(settings, newest, section).new == 15
 
 
+@pytest.mark.slow
 def test_an_iteration_is_asked_for_once_for_enough_labels(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     store = deployment(tmp_path).store()
     assert tick(new_labels_came, tmp_path, None, instance, THRESHOLD) == ([], None), "there are none"

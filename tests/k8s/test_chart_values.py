@@ -120,6 +120,7 @@ def test_a_pod_is_confined_and_sized_as_in_the_tree(name: str) -> None:
     assert given["volumeMounts"] == [mount for mount in own["volumeMounts"] if mount["name"] in names]
 
 
+@pytest.mark.slow
 def test_the_component_takes_out_what_the_chart_makes(tmp_path: Path) -> None:
     name = "eks-spot-h200"
     objects = without_dagster(tmp_path, name)

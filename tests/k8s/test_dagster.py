@@ -139,6 +139,7 @@ def end(world: World, given: Task[Any]) -> None:
     assert isinstance(world.fails(given), Killed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["training", "evaluation"])
 def test_the_gang_of_a_cancelled_run_goes_once_nobody_follows_it(planned: Planned, tmp_path: Path, what: str) -> None:
     world = World()
@@ -158,6 +159,7 @@ def test_the_gang_of_a_cancelled_run_goes_once_nobody_follows_it(planned: Planne
     assert [attempt.outcome for attempt in attempts.all()] == ["deleted"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("held", [True, False])
 def test_of_gangs_that_nobody_follows_the_held_leave_the_queue(planned: Planned, tmp_path: Path, held: bool) -> None:
     """At the head of a strict queue it would block all others for ever. One that runs stays."""

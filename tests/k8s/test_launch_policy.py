@@ -27,6 +27,7 @@ def admitted(gang: Gang) -> None:
         assert refusals(policies, LAUNCHER, obj, "DELETE") == [], obj["kind"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_every_rendered_gang_is_admitted(case: str) -> None:
     admitted(CASES[case])
@@ -39,6 +40,7 @@ def changed(obj: Object, change: Change) -> Object:
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "change", "rule"),
     [pytest.param(case, change, rule, id=f"{case}: {what}")
@@ -104,6 +106,7 @@ def test_without_its_limits_nothing_is_admitted() -> None:
     assert "no params found" in denial
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["eks-spot-h200", "eks-a100", "gke"])
 def test_an_overlay_admits_its_own_images_alone(name: str) -> None:
     policies = Policies(list(overlay(name)))

@@ -39,6 +39,7 @@ def from_outside() -> list[Pods]:
     ]
 
 
+@pytest.mark.slow
 @every_overlay
 @pytest.mark.shared
 def test_every_object_passes_its_schema_and_rules(name: str, shared_data: Path) -> None:

@@ -85,6 +85,7 @@ def test_nobody_may_make_what_nothing_bounds(name: str) -> None:
         assert binding["spec"].get("paramRef", {}).get("parameterNotFoundAction", "Deny") == "Deny"
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 @pytest.mark.parametrize("backend", sorted(CALLS.keys() - {""}))
 def test_a_backend_is_one_line_of_an_overlay(backend: str, tmp_path: Path, shared_data: Path) -> None:

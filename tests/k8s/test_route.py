@@ -64,6 +64,7 @@ def test_the_newest_of_racing_epochs_is_in_force(slotted: SlottedCluster) -> Non
         assert read(slotted) == split(last * 2, epoch=last, rollout=f"r{last}"), "all of one apply"
 
 
+@pytest.mark.slow
 def test_a_conflict_with_an_operator_is_tried_again(slotted: SlottedCluster) -> None:
     before_the_patch(slotted, lambda: slotted.operate(hostnames=["new.example.com"]))
     slotted.port().apply(split(5, epoch=1))

@@ -92,6 +92,7 @@ def test_status_as_json_is_one_object(settings: Deployment, held: str, capsys) -
     assert report["decisions"] == ["resume", "abort", "rollback"]
 
 
+@pytest.mark.slow
 def test_abort_moves_the_traffic_and_says_so(settings: Deployment, held: str, capsys) -> None:
     assert main(["abort", "--reason", "it cannot be graded"]) == 0
     assert "is aborted: the router reads 0%" in capsys.readouterr().out

@@ -67,6 +67,7 @@ def verdicts(slips: float, good: float = 0.5) -> Draw:
     return draw
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [30, 100])
 @pytest.mark.parametrize(
     "draw",

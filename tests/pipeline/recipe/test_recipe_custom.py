@@ -76,6 +76,7 @@ def test_the_folder_of_the_recipe_decides_no_digest(tmp_path: Path) -> None:
     assert len(digests) == 1
 
 
+@pytest.mark.slow
 def test_a_package_that_is_not_there_is_refused(tmp_path: Path) -> None:
     missing = r"rewards\.custom\.code: no installed package has the module no_such_module\. Install one"
     with pytest.raises(ValueError, match=missing):
@@ -109,6 +110,7 @@ def test_a_weight_needs_a_function() -> None:
         Rewards(verified=Weights(custom=1.0))
 
 
+@pytest.mark.slow
 def test_an_installed_package_is_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record = tmp_path / "graders-1.2.dist-info"
     record.mkdir()

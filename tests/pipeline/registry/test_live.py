@@ -146,6 +146,7 @@ def silent() -> Iterator[str]:
         yield f"http://127.0.0.1:{held.getsockname()[1]}"
 
 
+@pytest.mark.slow
 def test_silent_server_is_left_behind_at_the_end(silent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "ENDS_WITHIN_S", 0.1)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")

@@ -108,6 +108,7 @@ class Insistent:
         return lambda *args, **kwargs: [call(*args, **kwargs) for _ in range(2)][1]
 
 
+@pytest.mark.slow
 def test_request_whose_answer_is_lost_makes_one_thing(place, monkeypatch):
     real = versions.mlflow_client
     with monkeypatch.context() as patch:

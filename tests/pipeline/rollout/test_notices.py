@@ -85,6 +85,7 @@ def test_a_router_that_does_not_obey_is_told_once(held: World, hook: Webhook, mo
     assert "NOT OBEYED. It is to go back to 0%" in hook.messages[1]
 
 
+@pytest.mark.slow
 def test_a_receiver_that_fails_gets_the_rest_later(held: World, hook: Webhook) -> None:
     hook.status = 503
     assert told(held, hook) == "127.0.0.1 answered 503"

@@ -101,6 +101,7 @@ def test_other_weights_are_refused(model: ModelRef, tmp_path: Path) -> None:
         copy_model(str(tmp_path / "empty"), model.digest, tmp_path / "copy")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_weights_come_from_a_bucket(model: ModelRef, bucket: str, tmp_path: Path) -> None:
     uri = export_model(model, f"s3://{bucket}", "champion", print).uri
@@ -158,6 +159,7 @@ def holders() -> Iterator[list[Holder]]:
         holder.process.communicate()
 
 
+@pytest.mark.slow
 def test_one_that_waits_goes_on_where_the_first_was_killed(tmp_path: Path, holders: list[Holder]) -> None:
     model, cache = made(tmp_path / "model"), tmp_path / "cache"
     holders.append(first := Holder(model.uri, model.digest, cache, 2))

@@ -63,6 +63,7 @@ def test_each_answer_of_a_chat_is_a_row(
         assert tuple(rows) == kept
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("at", "means"),
     [

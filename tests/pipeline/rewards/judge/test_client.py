@@ -112,6 +112,7 @@ def test_what_is_sent() -> None:
     assert body["max_tokens"] == JUDGE.max_completion_tokens
 
 
+@pytest.mark.slow
 def test_an_endpoint_that_is_lost_costs_one_attempt_a_question() -> None:
     with judging(always(Said(503)), ALONE.model_copy(update={"attempts": 4})) as (server, judge):
         judgements = judge.score(asked(GIVE_UP_AFTER + 30))
