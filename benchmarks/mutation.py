@@ -183,8 +183,8 @@ def _named(folder: str, *names: str) -> tuple[str, ...]:
 TESTS: dict[str, tuple[str, ...]] = {
     "evals/gate.py": _named("evals", "gate", "roles", "judged_gate"),
     "evals/statistics.py": _named("evals", "statistics", "comparison"),
-    "pipeline/selection/choose.py": _named("pipeline/selection", "choose", "thumbs", "winners"),
-    "pipeline/selection/unpaired.py": _named("pipeline/selection", "scorers"),
+    "pipeline/selection/choose.py": _named("pipeline/selection", "choose"),
+    "pipeline/selection/unpaired.py": _named("pipeline/selection", "scorers", "thumbs", "winners"),
     "pipeline/rewards/composite.py": _named("pipeline/rewards", "composite"),
     "pipeline/rollout/policy.py": _named("pipeline/rollout", "propose", "plan", "phases"),
     "pipeline/rollout/fold.py": _named("pipeline/rollout", "guards", "watched", "phases", "propose", "decision"),
