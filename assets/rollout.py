@@ -4,8 +4,6 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-import pyarrow.parquet as pq
-
 from assets.records import LABELS
 from assets.resources import Deployment
 from assets.traffic import is_routed, live_traffic, traffic_split, warmed
@@ -21,7 +19,6 @@ from pipeline.rollout.controller import Pace, drive
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.grading import answer_grader, by_thumbs
 from pipeline.rollout.notices import tell
-from pipeline.rollout.plan import LABEL_COLUMNS, LastWeek, last_week
 from pipeline.rollout.probe import fingerprint_of_files
 from pipeline.rollout.record import Fingerprints, RolloutState, read_events
 from pipeline.rollout.router import LiveMetricsPort, NullMetrics, RolloutPorts, Unsettled
@@ -44,13 +41,6 @@ def rollout_ports(deployment: Deployment, metrics: LiveMetricsPort = UNWATCHED, 
         return warmed(deployment, split.servers(model), model, proposal.version.iteration, log)
 
     return RolloutPorts(store, name, split, follow, metrics, notify=lambda: tell(store, name, url), warm=warm)
-
-
-def read_last_week(deployment: Deployment) -> LastWeek:
-    """Last week's requests. Raises ValueError before the first iteration, and where its labels are not there any
-    more."""
-    labels = LABELS.read(deployment.store(), deployment.latest().id)
-    return last_week(pq.read_table(labels.dataset.uri, columns=list(LABEL_COLUMNS)))
 
 
 def read_status(deployment: Deployment) -> RolloutStatus:

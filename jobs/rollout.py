@@ -1,5 +1,5 @@
 """The rollout at a terminal, and the decisions that the job `rollout_decision` takes too:
-`pt rollout status | plan | approve | pause | resume | abort | rollback`.
+`pt rollout status | approve | pause | resume | abort | rollback`.
 
 Exit codes: 0 done, 1 refused or nothing to act on (it says why), 2 it could not be done (it says why).
 """
@@ -11,14 +11,13 @@ from collections.abc import Iterator, Sequence
 
 from assets.naming import ROLLOUT
 from assets.resources import Deployment, deployment
-from assets.rollout import read_last_week, read_status, rollout_ports
+from assets.rollout import read_status, rollout_ports
 from jobs.screen import CYAN, GREEN, GREY, RED, YELLOW, named, paint, terminal_width
 from pipeline.rollout.decision import MIN_DIGEST, RolloutDecision, decide
 from pipeline.rollout.fold import read_state
-from pipeline.rollout.plan import plan, traffic_of
-from pipeline.rollout.policy import account, policy_of
+from pipeline.rollout.policy import account
 from pipeline.rollout.record import TERMINAL, Action, Phase
-from pipeline.rollout.router import Tick, Unrouted
+from pipeline.rollout.router import Tick
 from pipeline.rollout.status import RolloutStatus
 from pipeline.views.rollout import ArmRow, arm_rows, sentences
 
@@ -51,7 +50,6 @@ def parser() -> argparse.ArgumentParser:
     shown = commands.add_parser("status", help="where it stands, what was measured, what may be decided")
     shown.add_argument("--json", action="store_true", help="the same as one JSON object")
     shown.set_defaults(run=_status)
-    commands.add_parser("plan", help="days of each stage, by last week's traffic").set_defaults(run=_plan)
     for action, text in HELP.items():
         command = commands.add_parser(action, help=text)
         command.add_argument("--reason", required=True, help="why: it goes into the event and the audit log")
@@ -105,26 +103,6 @@ def _table(rows: list[ArmRow], width: int) -> Iterator[str]:
     noted = 12 + one + other + 6 + max(len(row.note) for row in rows) <= width
     for name, champion, canary, note in lines:
         yield f"{name:<12}{champion:<{one}}   {canary:<{other}}   {note if noted else ''}".rstrip()
-
-
-def _plan(settings: Deployment, asked: argparse.Namespace) -> int:
-    """How long a rollout takes by last week's traffic, and how probably an equal canary passes each stage."""
-    rollout = settings.recipe().rollout
-    if rollout.traffic.kind == "none":
-        print(f"{Unrouted().reason}. There is no stage to look at.")
-        return REFUSED
-    week = read_last_week(settings)
-    traffic, rated = traffic_of(week.users, week.days), week.by_feedback
-    stages = plan(policy_of(rollout, gradable=traffic.graded_share > 0 and not rated, rated=rated), traffic)
-    requests = traffic.requests_per_day * week.days
-    print(f"{requests:,.0f} requests of {traffic.users:,.0f} users in {week.days:.1f} days, as admitted;")
-    print(f"{traffic.graded_share:.0%} graded, of them {traffic.quality:.1%} right, ICC {traffic.icc:.2f}\n")
-    print("weight  graded answers      days  an equal canary passes")
-    for stage in stages:
-        passes = "not judged" if stage.power is None else f"{stage.power:.0%}"
-        print(f"{stage.weight:>5}%  {stage.graded:>14,}  {stage.days:>8,.1f}  {passes}")
-    print(f"in all {sum(stage.days for stage in stages):,.1f} days")
-    return DONE
 
 
 def _decide(settings: Deployment, asked: argparse.Namespace) -> int:

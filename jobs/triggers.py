@@ -19,8 +19,8 @@ from pipeline.core.iteration import Iteration
 from pipeline.core.storage import DatasetRef, Store
 from pipeline.recipe import Automation, Recipe
 from pipeline.rewards.records import LABELS as LABEL_TABLE
+from pipeline.rollout.drift import SIGNAL_COLUMNS, SignalChange, changes
 from pipeline.rollout.grading import label_digest_of
-from pipeline.rollout.plan import SIGNAL_COLUMNS, SignalChange, changes
 from pipeline.traces.arrow import pc
 
 ANSWER = ("trace_id", "observation_id")

@@ -27,6 +27,8 @@ from pipeline.recipe import Recipe
 from pipeline.recipe.methods import METHODS
 from pipeline.recipe.suites import ItemsSuite, SuiteSection, TracesSuite
 from pipeline.recipe.traces import DemoSource
+from pipeline.rollout.policy import policy_of
+from pipeline.rollout.rules import stage_power
 from pipeline.traces.preflight import SourceSample, disk_bytes, gigabytes, sample_source
 from pipeline.traces.sources.protocol import Address, limits_of
 from pipeline.training.launch import missing_packages, possible_methods
@@ -107,6 +109,7 @@ def validate(asked: argparse.Namespace) -> Iterator[CheckedLine]:
     except ValueError:
         return
     yield fine(f"{settings.recipe_path} resolves: {recipe.name}, digest {recipe.digest()[:12]}")
+    yield from _rollout(recipe)
     yield from (problem(fault) for fault in missing_packages(recipe, possible_methods(recipe)))
     template: ModelTemplate | None = None
     if not any(fault.startswith("base_model.uri") for fault in faults):
@@ -120,6 +123,24 @@ def validate(asked: argparse.Namespace) -> Iterator[CheckedLine]:
     if not any(fault.startswith("traces.source") for fault in faults):
         yield from _source(settings, recipe, template)
     yield from _suites(recipe, settings.store(), template)
+
+
+def _rollout(recipe: Recipe) -> Iterator[CheckedLine]:
+    """How long a rollout takes at least, and with what power."""
+    if recipe.rollout.traffic.kind == "none":
+        return
+    try:
+        policy = policy_of(recipe.rollout)
+        stages = [(policy.weight_at(stage), *stage_power(policy, stage)) for stage in range(len(policy.weights))]
+    except ValueError as error:
+        yield problem(str(error))
+        return
+    wanted = "; ".join(f"{weight}% {answers:,} ({power:.0%})" for weight, answers, power in stages)
+    days = sum(policy.dwell_s) / 86_400
+    yield fine(
+        f"rollout: {days:,.1f} days at least; graded canary answers at each weight, and how probably an equal canary "
+        f"passes: {wanted}"
+    )
 
 
 def _disk(recipe: Recipe) -> Iterator[CheckedLine]:

@@ -4,6 +4,7 @@ below alpha; and whether the arms can be compared. Once, when dwell and sample a
 
 import math
 from collections.abc import Callable
+from statistics import NormalDist
 from typing import Literal
 
 from pipeline.core.storage import Record
@@ -261,6 +262,15 @@ def wanted_requests(evidence: LiveEvidence, policy: RolloutPolicy, weight: int) 
     rate = max(ERROR_RATE, champion.share if champion.trials >= MIN_GRADED else 0.0)
     odds = (1 - rate) / rate * (1 + share / (1 - share))
     return math.ceil(POWER_Z**2 * odds / max(limit - 1, 0.1) ** 2)
+
+
+def stage_power(policy: RolloutPolicy, stage: int) -> tuple[int, float]:
+    """Graded canary answers at which a stage is judged, and the chance that an equal canary passes then: of independent
+    answers, half of them right, which is the least. Raises ValueError where no number of answers is enough."""
+    weight = policy.weight_at(stage)
+    answers = wanted_graded(LiveEvidence(), policy, weight)
+    error = math.sqrt(0.25 / answers / (1 - weight / 100))
+    return answers, NormalDist().cdf(policy.max_quality_drop / error - LEVEL_Z)
 
 
 def missing_sample(evidence: LiveEvidence, policy: RolloutPolicy, weight: int) -> str:

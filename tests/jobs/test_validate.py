@@ -60,6 +60,7 @@ def test_a_good_deployment_is_described(places: dict[str, Path], capsys: pytest.
     text = "\n".join(fine)
     assert (code, wrong) == (0, [])
     assert "own.yaml resolves: own, digest" in text
+    assert "rollout: 9.0 days at least; graded canary answers at each weight" in text
     assert "of the newest 640 rows would be admitted (4 parts" in text
     assert "rejected: consent " in text
     assert "metadata keys: expected_answer 640, user_consent 640" in text

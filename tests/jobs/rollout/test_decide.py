@@ -12,13 +12,10 @@ import dagster as dg
 import pytest
 
 from assets.resources import Deployment, deployment
-from jobs import rollout as commands
 from jobs.preference_tuning import rollout_decision
 from jobs.rollout import main
 from pipeline.core import audit
-from pipeline.rollout.evidence import UnitCounts
 from pipeline.rollout.gateway.split import GatewaySplit
-from pipeline.rollout.plan import LastWeek
 from pipeline.rollout.record import Phase
 from pipeline.rollout.router import Split
 from tests.jobs.rollout.decided import decided, hold_again, look, state, weight
@@ -189,24 +186,6 @@ def test_the_job_refuses_another_candidate(
     assert not done.success
     assert (state(settings).phase, weight(settings)) == (Phase.HELD, 5)
     assert decided(settings) == []
-
-
-def test_a_plan_has_the_days_of_each_stage(
-    settings: Deployment, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    users = [UnitCounts(requests=20, graded=20, correct=14)] * 400
-    monkeypatch.setattr(commands, "read_last_week", lambda settings: LastWeek(users, 6.9, False))
-    assert main(["plan"]) == 0
-    out = capsys.readouterr().out
-    assert "8,000 requests of 400 users in 6.9 days" in out
-    assert "100% graded" in out
-    for words in ("5%", "25%", "80%", "in all"):
-        assert words in out
-
-
-def test_before_the_first_iteration_there_is_no_plan(settings: Deployment, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan"]) == 2
-    assert "There is no iteration yet" in capsys.readouterr().err
 
 
 @pytest.mark.slow

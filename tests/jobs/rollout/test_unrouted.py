@@ -29,7 +29,6 @@ def unrouted(overrides: list[str], settings: Deployment, monkeypatch: pytest.Mon
     [
         (["status"], DONE, SAYS),
         (["status", "--json"], DONE, '"routed": false'),
-        (["plan"], REFUSED, SAYS),
         (["approve", "--reason", "r"], REFUSED, "no rollout is active"),
         (["pause", "--reason", "r"], REFUSED, "no rollout is active"),
         (["resume", "--reason", "r"], REFUSED, "no rollout is active"),

@@ -13,6 +13,7 @@ from pipeline.rollout.rules import (
     non_inferiority_failure,
     quality_drop,
     sample_size,
+    stage_power,
     wanted_graded,
     wanted_requests,
 )
@@ -35,6 +36,11 @@ def test_sample_has_power_point_8_for_an_equal_canary(quality, margin, weight):
     answers = sample_size(quality, margin, weight)
     error = (quality * (1 - quality) * (1 / answers + weight / (100 - weight) / answers)) ** 0.5
     assert norm.cdf(margin / error - norm.ppf(0.95)) >= 0.7995
+
+
+def test_a_stage_says_its_answers_and_power_before_it_begins():
+    assert stage_power(POLICY, 0) == (1808, pytest.approx(0.8, abs=0.001))
+    assert stage_power(SET, 0) == (50, pytest.approx(norm.cdf(0.03 / (0.25 / 50 / 0.95) ** 0.5 - LEVEL_Z)))
 
 
 def test_sample_waits_until_its_clustering_is_measured():
