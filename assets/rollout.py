@@ -6,7 +6,7 @@ from functools import partial
 
 from assets.records import LABELS
 from assets.resources import Deployment
-from assets.traffic import is_routed, live_traffic, traffic_split, warmed
+from assets.traffic import is_routed, live_traffic, traffic_split
 from pipeline.core import layout
 from pipeline.core.iteration import Iteration
 from pipeline.core.storage import ModelRef
@@ -35,12 +35,7 @@ def rollout_ports(deployment: Deployment, metrics: LiveMetricsPort = UNWATCHED, 
     store, name, url = deployment.store(), deployment.recipe().base_model.name, deployment.notify_url()
     split, follow = traffic_split(deployment), partial(project, deployment.registry_uri())
 
-    def warm(model: ModelRef) -> str:
-        proposal = read_state(store, name).proposal
-        assert proposal is not None, "it is a candidate's slot"
-        return warmed(deployment, split.servers(model), model, proposal.version.iteration, log)
-
-    return RolloutPorts(store, name, split, follow, metrics, notify=lambda: tell(store, name, url), warm=warm)
+    return RolloutPorts(store, name, split, follow, metrics, notify=lambda: tell(store, name, url))
 
 
 def read_status(deployment: Deployment) -> RolloutStatus:

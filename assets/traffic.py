@@ -2,15 +2,11 @@
 looks, in which the simulated users of an embedded world ask."""
 
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
 from typing import NamedTuple, assert_never
 
-import pyarrow.parquet as pq
-
 from assets.environment import environment
-from assets.records import LABELS, TRACES
 from assets.resources import Deployment
 from pipeline.core import layout
 from pipeline.core.storage import ModelRef
@@ -32,15 +28,13 @@ from pipeline.rollout.gateway.split import (
     write_champion,
 )
 from pipeline.rollout.grading import Grading
-from pipeline.rollout.probe import ROUNDS, identify_slot, newest, warm_up
+from pipeline.rollout.probe import fingerprint_over_http, identified
 from pipeline.rollout.router import LiveMetricsPort, NoRouter, NullMetrics, TrafficSplit
-from pipeline.selection.consent import consented
 from pipeline.serving.endpoint import Endpoint, digest_head, served_name, served_names
 from pipeline.traces.context import Log
-from pipeline.traces.erased import forgotten, shared_lock
+from pipeline.traces.erased import forgotten
 from pipeline.traces.sources.protocol import Address
 
-ID_COLUMNS = ("trace_id", "observation_id", "timestamp", "consent")
 REMEMBERED_S = 30.0
 """How long a slot is taken to serve what its fingerprint said."""
 
@@ -69,10 +63,7 @@ def traffic_split(deployment: Deployment) -> TrafficSplit:
                 table = _listed(traffic, name) if traffic.slots else read_slots(store, name) or SlotTable(slots=())
                 return table.slot_of(digest)
 
-            identity = SlotIdentity(deployment)
-            # Servers that others keep may be several behind one address; its own are a process each.
-            identify = partial(identity, rounds=ROUNDS) if traffic.slots else identity
-            return GatewaySplit(store, name, slot_of, identify)
+            return GatewaySplit(store, name, slot_of, SlotIdentity(deployment))
         case HttpRouteTraffic():
             from k8s.client import connect
             from k8s.route import HttpRoute
@@ -182,26 +173,17 @@ class SlotIdentity:
         self._deployment = deployment
         self._remembered: dict[str, tuple[float, list[str], str]] = {}
 
-    def __call__(self, url: str, rounds: int = 1) -> str:
-        """Its digest. `rounds`: ROUNDS where there may be several servers behind the URL.
-
-        Raises ValueError for a server of no model that is wanted, or servers of several, OSError for one that is away.
-        """
+    def __call__(self, url: str) -> str:
+        """Its digest. Raises ValueError for a server of no model that is wanted, OSError for one that is away."""
         name = self._deployment.recipe().base_model.name
-        listed = [served_names(Endpoint(url)) for _ in range(rounds)]  # each time: one that is away is known to be
-        names = listed[0]
-        if other := next((each for each in listed if each != names), None):
-            raise ValueError(
-                f"{url} lists {', '.join(names) or 'nothing'} and then {', '.join(other) or 'nothing'}: the servers "
-                "behind this address hold different models. Load one model on all of them."
-            )
+        names = served_names(Endpoint(url))  # each time: one that is away is known to be
         at, names_then, digest = self._remembered.get(url, (0.0, names, ""))
         if time.monotonic() - at > REMEMBERED_S or names_then != names:
-            digest = self._identified(url, name, names, rounds)
+            digest = self._identified(url, name, names)
             self._remembered[url] = time.monotonic(), names, digest
         return digest
 
-    def _identified(self, url: str, name: str, names: list[str], rounds: int) -> str:
+    def _identified(self, url: str, name: str, names: list[str]) -> str:
         state = read_state(self._deployment.store(), name)
         models = {model.digest: () for model in wanted_models(self._deployment, time.time())}
         if state.proposal is not None:
@@ -214,7 +196,7 @@ class SlotIdentity:
         answers = {digest: fingerprint for digest, fingerprint in models.items() if fingerprint}
         if given[0] not in answers:
             return given[0]
-        return identify_slot(Endpoint(url), name, given[0], answers, rounds)
+        return identified(fingerprint_over_http(Endpoint(url), served_name(name, given[0])), answers, given[0])
 
 
 def _with_users(deployment: Deployment, source: DemoSource, log: Log) -> Callable[[float], None]:
@@ -232,38 +214,3 @@ def _with_users(deployment: Deployment, source: DemoSource, log: Log) -> Callabl
         time.sleep(max(0.0, end - time.monotonic()))
 
     return wait
-
-
-def warmed(deployment: Deployment, servers: Sequence[str], model: ModelRef, iteration: str, log: Log) -> str:
-    """Ask the servers of a model what was asked of production; why they are not ready for users, or "".
-
-    `servers`: root URLs; () where they are reached through their router alone. `iteration`: id of the candidate's.
-    Without its labels there is nothing to ask, which is logged. Nobody is forgotten between the look at who agrees and
-    the last answer.
-    """
-    store = deployment.store()
-    if not servers:
-        log("warm-up: none, for the slot's servers are reached through their router alone")
-        return ""
-    with shared_lock(store):
-        try:
-            prompts = _recent_prompts(deployment, iteration)
-        except (ValueError, OSError) as reason:  # a rollout whose iteration is gone goes on all the same
-            log(f"warm-up: none, {reason}")
-            return ""
-        reason = warm_up(servers, served_name(deployment.recipe().base_model.name, model.digest), prompts)
-    if not reason:
-        log(f"warm-up: {len(prompts)} recent prompts were asked at {', '.join(servers)}, and no user got the answers")
-    return reason
-
-
-def _recent_prompts(deployment: Deployment, iteration: str) -> list[str]:
-    """Chat messages as JSON. Raises ValueError where the iteration's records or its dataset are gone."""
-    store = deployment.store()
-    labels, traces = LABELS.read(store, iteration), TRACES.read(store, iteration)
-    agreed = consented(store, deployment.lake(), traces.iteration.dataset)
-    chosen = set(newest(pq.read_table(labels.dataset.uri, columns=list(ID_COLUMNS)).to_pylist(), agreed))
-    among = [("trace_id", "in", [trace for trace, _ in chosen])]
-    columns = ["trace_id", "observation_id", "prompt"]
-    rows = pq.read_table(labels.dataset.uri, columns=columns, filters=among).to_pylist() if chosen else []
-    return [row["prompt"] for row in rows if (row["trace_id"], row["observation_id"]) in chosen]

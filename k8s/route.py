@@ -3,7 +3,7 @@ read replaces weights and annotations; every gateway has to say that it took the
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from k8s.client import ApiResource, KubernetesClient, Refused
@@ -128,11 +128,6 @@ class HttpRoute:
         if slot is None:
             return Readiness(served_digest="", replicas=0, reason=f"no slot holds {model.digest[:12]}: {_held(slots)}")
         return self.slots.readiness(slot, self._identify)
-
-    def servers(self, model: ModelRef) -> Sequence[str]:
-        """Each ready pod of the model's slot."""
-        slot = next((slot for slot in self.slots.read() if slot.digest == model.digest), None)
-        return () if slot is None else tuple(self.slots.servers(slot).values())
 
     def _fill(self, split: Split, route: _Route, both: tuple[Slot, Slot]) -> None:
         """Have the slots hold and run the models of a split; one step of it where that takes several."""

@@ -90,7 +90,7 @@ def _before_traffic(state: RolloutState, proposal: Proposal, ports: RolloutPorts
     if slot.wrong:
         return RolloutStep(phase=Phase.HELD, reason=slot.reason)
     first = proposal.policy.weight_at(0)
-    if reason := slot.reason or too_few_servers(ports.split, proposal, first) or ports.warm(proposal.version.model):
+    if reason := slot.reason or too_few_servers(ports.split, proposal, first):
         return _missed(state, reason, most=MAX_LOADING)
     if state.phase is Phase.APPROVED and (lost := _lost(proposal, ports)):  # a person may have taken days
         return RolloutStep(phase=Phase.ROLLING_BACK, reason=lost)
@@ -189,8 +189,6 @@ def _observed(state: RolloutState, proposal: Proposal, ports: RolloutPorts, look
         return RolloutStep(phase=Phase.OBSERVING, reason=waits, look=look.result, unready=look.slot.down)
     if last:
         return RolloutStep(phase=Phase.PROMOTED, reason=f"no harm at {weight}%", look=look.result)
-    if cold := ports.warm(proposal.version.model):  # servers that were added for it are cold
-        return _missed(state, cold, look=look.result)
     reason = f"no harm at {weight}%, to {above}%"
     return RolloutStep(phase=Phase.SHIFTING, reason=reason, look=look.result, stage=state.stage + 1)
 

@@ -4,7 +4,7 @@ metrics, a registry, and people."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, Self
@@ -116,10 +116,6 @@ class TrafficSplit(Protocol):
         """What the slot that should hold a model really serves."""
         ...
 
-    def servers(self, model: ModelRef) -> Sequence[str]:
-        """Root URLs of the servers of a model's slot; () where they are reached through the router alone."""
-        ...
-
 
 class NoRouter:
     """TrafficSplit of a deployment that has no router. It refuses what an earlier rollout asks of it."""
@@ -135,9 +131,6 @@ class NoRouter:
 
     def ready(self, model: ModelRef) -> Readiness:
         return Readiness(reason=Unrouted().reason)
-
-    def servers(self, model: ModelRef) -> Sequence[str]:
-        return ()
 
 
 def route(split: Split, request_id: str) -> Arm:
@@ -180,8 +173,6 @@ class RolloutPorts:
     intact: Callable[[ModelRef], bool] = is_intact
     notify: Callable[[], str] = str
     """Tells people what the record has to tell (notices.py); why that failed, or ""."""
-    warm: Callable[[ModelRef], str] = lambda model: ""
-    """Has a model's servers answer recent prompts before each weight; why they cannot, or "" (probe.py)."""
 
 
 class Tick(Record):

@@ -14,8 +14,7 @@ from assets.resources import Deployment
 from assets.rollout import begin_rollout
 from assets.traffic import SlotIdentity, gateway_settings, is_routed, traffic_split, wanted_models
 from pipeline.rollout.fold import read_state
-from pipeline.rollout.gateway.split import GatewaySplit, ServedSlot, write_slots
-from pipeline.rollout.probe import ROUNDS
+from pipeline.rollout.gateway.split import GatewaySplit
 from pipeline.serving.endpoint import served_name
 from tests.loop import deployment
 from tests.opened import open_rollout
@@ -29,9 +28,6 @@ class ModelServer(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.names: list[str] = []
-        self.then: list[str] | None = None
-        """What it lists after the first time, where that is something else."""
-        self.listed = 0
         self.url = f"http://127.0.0.1:{self.server_address[1]}/v1"
 
 
@@ -40,9 +36,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         body = json.dumps({"data": [{"id": name} for name in self.server.names]}).encode()
-        self.server.listed += 1
-        if self.server.then is not None:
-            self.server.names = self.server.then
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -97,31 +90,6 @@ def test_a_slot_is_known_by_its_name_and_asked_each_time(settings: Deployment, s
     server.names = [served_name("arithmetic", "f" * 64)]
     with pytest.raises(ValueError, match="none of it is a model that is wanted"):
         identify(server.url)
-
-
-def test_servers_that_list_different_models_are_refused(settings: Deployment, server: ModelServer) -> None:
-    champion = served_name("arithmetic", settings.champion().model.digest)
-    server.names, server.then = [champion], [served_name("arithmetic", "f" * 64)]
-    with pytest.raises(ValueError, match="and then arithmetic@ffffffffffff: the servers behind this address hold"):
-        SlotIdentity(settings)(server.url, ROUNDS)
-    server.names, server.then = [champion], None
-    assert SlotIdentity(settings)(server.url, ROUNDS) == settings.champion().model.digest
-
-
-@pytest.mark.parametrize(("kept_by", "rounds"), [("others", 3), ("itself", 1)])
-def test_only_servers_that_others_keep_are_asked_in_rounds(
-    kept_by: str, rounds: int, tmp_path: Path, server: ModelServer
-) -> None:
-    urls = [f"rollout.traffic.slots=['{server.url}', 'http://127.0.0.1:9/v1']"]
-    settings = deployment(tmp_path / "data", urls if kept_by == "others" else [])
-    champion = settings.champion().model
-    server.names = [served_name("arithmetic", champion.digest)]
-    write_slots(
-        settings.store(), "arithmetic", [ServedSlot(digest=champion.digest, url=server.url, name=server.names[0])]
-    )
-    ready = traffic_split(settings).ready(champion)
-    assert (ready.served_digest, ready.reason) == (champion.digest, "")
-    assert server.listed == rounds + (kept_by == "others"), "and once to know which slot it is"
 
 
 def test_a_slot_that_is_away_is_known_to_be(settings: Deployment, server: ModelServer) -> None:

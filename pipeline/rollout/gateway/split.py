@@ -222,11 +222,6 @@ class GatewaySplit:
         wrong = "" if served == model.digest else f"{slot.url} serves model {served[:12]}, not {model.digest[:12]}."
         return Readiness(served_digest=served, replicas=1, reason=wrong)
 
-    def servers(self, model: ModelRef) -> Sequence[str]:
-        """The address of the model's slot, behind which there may be several servers."""
-        slot = self._slot_of(model.digest)
-        return () if slot is None else (slot.url,)
-
     def state(self) -> GatewayState | None:
         """What the running gateway says of itself; None where none runs. Raises OSError when it cannot be asked."""
         address = running_address(self._store.path(layout.gateway(self._model_name)))

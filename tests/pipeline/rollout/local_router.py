@@ -25,8 +25,5 @@ class LocalRouter:
         """It loads a model when it is asked."""
         return Readiness(served_digest=model.digest, replicas=1)
 
-    def servers(self, model: ModelRef) -> tuple[str, ...]:
-        return ()
-
     def _in_force(self) -> Split | None:
         return self._store.read(self._name, Split)

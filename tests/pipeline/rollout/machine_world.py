@@ -57,8 +57,6 @@ class WitnessedRollout(RuleBasedStateMachine):
         """Rollout and epoch of the decision that the weight in force follows."""
         self.wish: tuple[str, int] | None = None
         """Rollout whose weight a person lowered, and the record's epoch then."""
-        self.cold, self.warmed = False, set[tuple[str, int]]()
-        """Whether slots fail at recent prompts, and the models whose slots answered them, with the stage before."""
         self.violation: AssertionError | None = None
         self.checked = -1
 
@@ -87,14 +85,8 @@ class WitnessedRollout(RuleBasedStateMachine):
     def ports(self):
         return RolloutPorts(
             self.store, NAME, self.router, self.project, self.world.metrics, intact=lambda _: True,
-            notify=self.world.notify, warm=self.warm,
+            notify=self.world.notify,
         )  # fmt: skip
-
-    def warm(self, model):
-        if self.cold:
-            return "no answer"
-        self.warmed.add((model.digest, self.world.state.confirmed_stage))
-        return ""
 
     def waits(self, seconds):
         self.world.now += seconds
@@ -108,7 +100,6 @@ class WitnessedRollout(RuleBasedStateMachine):
         return real.canary_weight if real is not None and real.rollout == self.world.state.rollout else 0
 
     def healthy(self):
-        self.cold = False
         self.router.fault, self.router.slot, self.router.asked = "", "", None
         self.world.metrics.spoil, self.world.metrics.requests = SPOILERS["good"], 40_000
 
@@ -152,7 +143,6 @@ class WitnessedRollout(RuleBasedStateMachine):
         proposal = events[0].proposal
         assert proposal is not None
         stage = WEIGHTS.index(after.canary_weight)
-        assert (proposal.version.model.digest, stage - 1) in self.warmed, "its users met a cold server"
         if proposal.policy.needs_approval:
             approvals = [(e.rollout, e.by) for e in events if e.action == "approve"]
             assert approvals == [(proposal.rollout, "operator")]
@@ -240,10 +230,6 @@ class FailingWorld(WitnessedRollout):
     @rule(unit=st.sampled_from(["user", "user", "not sticky"]))
     def users_change_arms(self, unit):
         self.world.metrics.users = UNITS[unit]
-
-    @rule(cold=st.sampled_from([False, False, True]))
-    def the_slot_fails_at_recent_prompts(self, cold):
-        self.cold = cold
 
     @rule(down=st.booleans())
     def registry_turns(self, down):

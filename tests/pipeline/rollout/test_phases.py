@@ -120,35 +120,6 @@ def test_a_slot_that_serves_another_model_gets_no_traffic(world):
     assert (world.state.phase, world.weight()) == (Phase.HELD, 0)
 
 
-def test_a_slot_that_fails_at_recent_prompts_gets_nobody(world):
-    """Neither a user nor a copy of a request; once it answers them all it is asked again before each later weight."""
-    asked, answers = [], ["3 of 32 got no answer"] * MAX_LOADING + [""] * len(POLICY.weights)
-
-    def ticked(after_s):
-        world.now += after_s
-        tick(replace(world.ports(), warm=lambda of: asked.append(of.digest) or answers[len(asked) - 1]), world.now)
-
-    world.propose("new")
-    while world.state.phase is not Phase.HELD:
-        ticked(1.0)
-        assert world.weight() == 0
-    assert world.state.reason == answers[0] and len(asked) == MAX_LOADING
-    decided(world, "resume")
-    while world.state.phase is not Phase.PROMOTED:
-        ticked(50.0)
-    assert asked == ["new"] * (MAX_LOADING + len(POLICY.weights))
-
-
-def test_servers_that_came_since_are_warmed_before_a_weight(world):
-    """A slot that had few servers at 5% has more before 25%: users get to no cold one at the larger weight."""
-    world.observe()
-    for _ in range(10):
-        world.now += 50.0
-        tick(replace(world.ports(), warm=lambda of: "1 of 32 got no answer"), world.now)
-    assert (world.state.phase, world.state.stage, world.weight()) == (Phase.HELD, 0, 5)
-    assert world.state.confirmed_stage == 0
-
-
 @pytest.mark.parametrize("phase", ["observing", "held"])
 def test_a_slot_that_turns_wrong_loses_its_traffic(world, phase):
     world.observe()

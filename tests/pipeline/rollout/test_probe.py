@@ -1,28 +1,18 @@
-"""What a slot serves, by its answers: fingerprints, and recent prompts that each server has to answer."""
+"""What a slot serves, by its answers."""
 
-import json
-import re
 from contextlib import AbstractContextManager
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from pipeline.rollout.probe import (
     PROMPTS,
-    ROUNDS,
     TOKENS,
-    WARM_UP_PROMPTS,
     Fingerprint,
     fingerprint_over_http,
     identified,
-    identified_rounds,
-    identify_slot,
-    newest,
-    warm_up,
 )
 from pipeline.serving.endpoint import Endpoint
-from tests.pipeline.rollout.gateway.slot_server import response, slot_server, whole
 from tests.pipeline.serving.chat_server import ChatServer, HttpRequest, HttpResponse, as_json, chat_server, completion
 
 CHAMPION = tuple(f"answer {n}" for n in range(8))
@@ -52,8 +42,6 @@ def test_models_that_answer_alike_are_told_by_their_names() -> None:
             identified(served, alike, named)
     with pytest.raises(ValueError, match="7 needed"):
         identified(CANDIDATE, alike, "c" * 64)
-    with answers_in_turn(CHAMPION) as server:
-        assert identify_slot(Endpoint(server.url), "model", "c" * 64, alike, rounds=2) == "c" * 64
 
 
 def test_a_model_is_identified_by_the_nearest_answers() -> None:
@@ -83,19 +71,6 @@ def answers_in_turn(*fingerprints: Fingerprint) -> AbstractContextManager[ChatSe
     return chat_server(change)
 
 
-MODELS = {"a" * 64: CHAMPION, "c" * 64: CANDIDATE}
-
-
-@pytest.mark.slow
-def test_servers_of_different_models_behind_one_address() -> None:
-    words = "those of aaaaaaaaaaaa and cccccccccccc: the servers behind this address"
-    with answers_in_turn(CANDIDATE, CHAMPION, CANDIDATE) as server, pytest.raises(ValueError, match=words):
-        identify_slot(Endpoint(server.url), "model", "c" * 64, MODELS, rounds=ROUNDS)
-    with answers_in_turn(CANDIDATE, changed(CANDIDATE, 1)) as server:
-        assert identify_slot(Endpoint(server.url), "model", "c" * 64, MODELS, rounds=ROUNDS) == "c" * 64
-    assert ROUNDS == 3
-
-
 def test_a_slot_is_asked_greedily_and_by_nobody_between(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
@@ -106,13 +81,6 @@ def test_a_slot_is_asked_greedily_and_by_nobody_between(monkeypatch: pytest.Monk
     for asked in server.asked:
         assert {name.lower(): value for name, value in asked.headers.items()}["authorization"] == "Bearer key"
         assert (asked.body["temperature"], asked.body["seed"], asked.body["max_tokens"]) == (0, 0, TOKENS)
-
-
-def test_answers_that_change_between_rounds_are_refused() -> None:
-    one, other = changed(CANDIDATE, 1), (*CANDIDATE[:7], "drift 7")
-    with pytest.raises(ValueError, match="answers of 2 rounds change"):
-        identified_rounds([one, other], MODELS)
-    assert identified_rounds([one, one], MODELS) == "c" * 64
 
 
 @pytest.mark.parametrize(
@@ -135,58 +103,3 @@ def test_a_server_that_does_not_answer_is_no_model(
 
     with chat_server(answer) as server, pytest.raises(error, match=words):
         fingerprint_over_http(Endpoint(server.url), "model@aaaaaaaaaaaa")
-
-
-NAME = "desk@0123456789ab"
-ASKED = [json.dumps([{"role": "user", "content": f"question {n}"}]) for n in range(WARM_UP_PROMPTS)]
-
-
-def only(answer, text="question 7"):
-    return lambda server, body: answer if body["messages"][0]["content"] == text else None
-
-
-def test_each_server_is_asked_every_prompt_once() -> None:
-    with slot_server(NAME) as one, slot_server(NAME) as other:
-        assert warm_up([one.url, other.url], NAME, ASKED) == ""
-        for server in (one, other):
-            assert sorted(json.dumps(body["messages"]) for body in server.asked) == sorted(ASKED)
-            assert {(body["model"], body["max_tokens"]) for body in server.asked} == {(NAME, 16)}
-
-
-@pytest.mark.parametrize(
-    ("answer", "says"),
-    [
-        (only(response(b"{}", 500)), "1 of 32 recent prompts got no answer, first: .* answers 500"),
-        (only(response(b"{}", 429)), "answers 429"),
-        (only(b""), "1 of 32 recent prompts got no answer"),
-        (only(response(b"{}")), "no list of choices"),
-        (
-            lambda server, body: whole("desk@ffffffffffff"),
-            "32 of 32 .* for desk@ffffffffffff when it is asked for desk@0123",
-        ),
-        (lambda server, body: response(b"{}", 400), "takes none of 32 recent prompts"),
-    ],
-)
-def test_a_slot_that_fails_at_recent_prompts_is_not_warm(answer, says) -> None:
-    with slot_server(NAME) as good, slot_server(NAME) as server:
-        server.answer = answer
-        assert re.search(says, warm_up([good.url, server.url], NAME, ASKED))
-
-
-def test_a_prompt_that_no_server_would_take_is_no_fault() -> None:
-    with slot_server(NAME) as server:
-        server.answer = only(response(b"{}", 400))
-        assert warm_up([server.url], NAME, ASKED) == ""
-        assert warm_up([server.url], NAME, []) == "", "nothing was asked of production yet"
-
-
-def test_the_newest_prompts_of_those_who_agree_are_asked() -> None:
-    start = datetime(2026, 1, 1, tzinfo=UTC)
-    rows = [
-        {"trace_id": f"t{n}", "observation_id": "o", "timestamp": start + timedelta(hours=n), "consent": n != 90}
-        for n in range(100)
-    ]
-    agreed = {(f"t{n}", "o") for n in range(100) if n != 95}
-    chosen = newest(rows, agreed)
-    assert len(chosen) == WARM_UP_PROMPTS and chosen[0] == ("t99", "o") and chosen[-1] == ("t66", "o")
-    assert not {("t90", "o"), ("t95", "o")} & {*chosen}
