@@ -23,7 +23,7 @@ from pipeline.demo import is_demo_model
 from pipeline.demo.desk import is_desk_model
 from pipeline.demo.desk.judges import is_desk_judge
 from pipeline.recipe import Recipe
-from pipeline.recipe.suites import ItemsSuite, LmEvalSuite
+from pipeline.recipe.suites import ItemsSuite
 from pipeline.serving.engines import check_addresses, this_machine, too_large
 from pipeline.training.journal import PREFIX
 from pipeline.training.launch import missing_packages
@@ -232,17 +232,11 @@ def judge_refusals(recipe: Recipe) -> list[str]:
 
 
 def address_refusals(recipe: Recipe) -> list[str]:
-    read, section = environment(), recipe.evaluation
-    checks: list[Callable[[], None]] = [lambda: check_addresses(section.serving, read.serving)]
-    if any(isinstance(each, LmEvalSuite) for each in section.suites):
-        checks.append(read.lm_eval.check)
-    refusals: list[str] = []
-    for check in checks:
-        try:
-            check()
-        except ValueError as error:
-            refusals.append(str(error))
-    return refusals
+    try:
+        check_addresses(recipe.evaluation.serving, environment().serving)
+    except ValueError as error:
+        return [str(error)]
+    return []
 
 
 def _cancelled(context: dg.AssetExecutionContext) -> bool:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
-from evals.harness import LmEvalEnvironment
 from pipeline.core.mark_keys import MarkKeys
 from pipeline.core.redaction import secret_faults, without_secret
 from pipeline.recipe import split_overrides
@@ -68,8 +67,6 @@ class Environment:
     lake_credential: str = _variable("LAKE_CATALOGUE_CREDENTIAL")
     judge_url: str = _variable("JUDGE_URL")
     judge_key: str = _variable("JUDGE_API_KEY")
-    lm_eval: LmEvalEnvironment = field(default_factory=lambda: LmEvalEnvironment(os.environ.get("LM_EVAL_PYTHON", "")))
-    """LM_EVAL_PYTHON: the Python of an environment with lm-evaluation-harness."""
     serving: ServingAddresses = field(default_factory=lambda: serving_addresses(os.environ))
     """SERVING_URL and SERVING_API_KEY, and VLLM_PYTHON: a server, and the Python of an environment that has vLLM."""
     mlflow_traces: str = _variable("MLFLOW_TRACES_URI", "MLFLOW_TRACKING_URI")

@@ -76,7 +76,7 @@ def _evaluate_here(deployment: Deployment, work: IterationContext, plan: EvalPla
         closing(Grader(plan.verifier)) as check,
         deployment.judge(plan.judge) as judge,
     ):
-        return evaluate(work.store, plan, EvalServices(engine, check, environment().lm_eval, judge), log)
+        return evaluate(work.store, plan, EvalServices(engine, check, judge), log)
 
 
 @LoopAsset(

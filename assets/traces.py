@@ -6,19 +6,17 @@ from typing import Any
 import dagster as dg
 
 from assets.days import GOVERNED, governed_days, tell_of_days
-from assets.environment import environment
 from assets.loop_asset import LoopAsset
 from assets.metadata import output, picture, table, table_facts, warning
 from assets.preflight import refuse_later_faults
 from assets.records import begin, outcome
 from assets.resources import Deployment
-from evals.harness import ensure_listed
 from pipeline.core import layout
 from pipeline.core.storage import Store
 from pipeline.demo import suite as demo_suite
 from pipeline.demo.traffic import ensure_days
 from pipeline.recipe.pinning import pin
-from pipeline.recipe.suites import ItemsSuite, LmEvalSuite
+from pipeline.recipe.suites import ItemsSuite
 from pipeline.recipe.traces import DemoSource
 from pipeline.rollout.fold import in_rollout
 from pipeline.serving.transformers_engine import sampler
@@ -60,8 +58,6 @@ def traces(context: dg.AssetExecutionContext, deployment: Deployment):
     for suite in recipe.evaluation.suites:
         if isinstance(suite, ItemsSuite) and suite.embedded:
             demo_suite.ensure_suite(store, suite, recipe.evaluation.seed)
-        elif isinstance(suite, LmEvalSuite):
-            ensure_listed(suite, store, environment().lm_eval, context.log.info)
     name = recipe.base_model.name
     canaries = in_rollout(store, name)
     kept_out = frozenset[str]().union(*(version_names(name, digest, canaries[digest]) for digest in canaries))

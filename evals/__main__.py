@@ -12,14 +12,11 @@ from pathlib import Path
 from evals.bundle import read, recompute, verify
 from evals.evaluate import EvalServices, evaluate, inference
 from evals.gate import judge
-from evals.harness import LmEvalEnvironment, ensure_listed
 from evals.page import page
 from evals.records import EvalPlan
 from pipeline.core.locations import record_of_iteration
 from pipeline.core.redaction import guard_output
 from pipeline.core.storage import Store
-from pipeline.recipe import load
-from pipeline.recipe.suites import LmEvalSuite
 from pipeline.rewards.judge import JudgeAway
 from pipeline.rewards.judge.session import judge_endpoint
 from pipeline.rewards.verifiers import Grader
@@ -34,10 +31,6 @@ def parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="answer an evaluation's questions and publish its evidence")
     run.add_argument("plan", type=Path, help="iterations/ID/eval_plan.json below the data root")
     run.set_defaults(act=_run, refused=NEVER_RETRY)
-    listed = commands.add_parser("list", help="list the items of a recipe's library tasks, below its data root")
-    listed.add_argument("recipe", help="the recipe's file")
-    listed.add_argument("overrides", nargs="*", help="such as data_root=elsewhere")
-    listed.set_defaults(act=_list, refused=1)
     shown = commands.add_parser("page", help="write a bundle's report as an HTML page, with the answers that changed")
     shown.add_argument("bundle", type=Path, help="directory of the bundle")
     shown.add_argument("file", type=Path, help="where to write the page; it holds texts of the suite and of answers")
@@ -73,18 +66,8 @@ def _run(chosen: argparse.Namespace) -> int:
     store = Store(document.root or chosen.plan.parent)
     addresses = serving_addresses(os.environ)
     with inference(store, plan, addresses, _log) as engine, closing(Grader(plan.verifier)) as check:
-        services = EvalServices(engine, check, _lm_eval(), judge_endpoint(os.environ))
+        services = EvalServices(engine, check, judge_endpoint(os.environ))
         evaluate(store, plan, services, _log)
-    return 0
-
-
-def _list(chosen: argparse.Namespace) -> int:
-    recipe = load(chosen.recipe, chosen.overrides)
-    store = Store(recipe.data_root)
-    for section in recipe.evaluation.suites:
-        if isinstance(section, LmEvalSuite):
-            path = ensure_listed(section, store, _lm_eval(), _log)
-            print(f"{section.name}: {len(path.read_text().splitlines()):,} items in {path}")
     return 0
 
 
@@ -98,10 +81,6 @@ def _page(chosen: argparse.Namespace) -> int:
 def _verify(chosen: argparse.Namespace) -> int:
     print(verify(chosen.bundle, chosen.digest).model_dump_json(indent=2))
     return 0
-
-
-def _lm_eval() -> LmEvalEnvironment:
-    return LmEvalEnvironment(os.environ.get("LM_EVAL_PYTHON", ""))
 
 
 def _log(line: str) -> None:

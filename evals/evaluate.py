@@ -9,7 +9,6 @@ from typing import NamedTuple
 from evals import bundle, gate, ledger
 from evals.bundle import Gathered, SuiteEvidence
 from evals.gate import GateVerdict
-from evals.harness import LmEvalEnvironment, LmEvalRun
 from evals.judged import generation, judge_suites
 from evals.records import EvalArm, EvalPlan, EvalReport, JudgedMeasurement, SuiteMeasurement
 from evals.runner import Grader, Respondent, sampling
@@ -17,9 +16,7 @@ from evals.suites import Suite, frozen, pin, suites
 from pipeline.core import layout
 from pipeline.core.storage import ModelRef, Store
 from pipeline.recipe import Evaluation
-from pipeline.recipe.serving import HttpServing
-from pipeline.recipe.suites import LmEvalSuite, TracesSuite
-from pipeline.serving.chat import ChatSession
+from pipeline.recipe.suites import TracesSuite
 from pipeline.serving.endpoint import Endpoint, ServingAddresses
 from pipeline.serving.engines import open_engine
 from pipeline.serving.inference import InferenceEngine
@@ -30,12 +27,11 @@ Log = Callable[[str], None]
 
 
 class EvalServices(NamedTuple):
-    """What answers, grades and judges while an evaluation runs. `lm_eval`: where the suites of lm-evaluation-harness
-    run, `judge`: where the judge listens; None without judged suites."""
+    """What answers, grades and judges while an evaluation runs. `judge`: where the judge listens; None without judged
+    suites."""
 
     engine: InferenceEngine
     grader: Grader
-    lm_eval: LmEvalEnvironment = LmEvalEnvironment()
     judge: Endpoint | None = None
 
 
@@ -77,20 +73,10 @@ def _ask_both(
     """Both models' graded answers, the champion asked first."""
 
     def answers(arm: str, model: ModelRef) -> list[EvalArm]:
-        section, arms = plan.section, list[EvalArm]()
+        section = plan.section
         with services.engine.open(arm, model) as session:
             respondent = Respondent(model, session, services.grader, store, log)
-            for suite in asked:
-                settings = section.suite(suite.name)
-                drawn = sampling(section, settings)
-                if isinstance(settings, LmEvalSuite):  # which the recipe allows with servers alone
-                    assert isinstance(session, ChatSession) and isinstance(section.serving, HttpServing)
-                    harness = LmEvalRun(model, session, section.serving, services.lm_eval, store)
-                    answered = harness.arm(settings, suite, drawn)
-                else:
-                    answered = respondent.run(suite, drawn)
-                arms.append(answered.model_copy(update={"model": model}))
-        return arms
+            return [respondent.run(suite, sampling(section, section.suite(suite.name))) for suite in asked]
 
     before = answers("champion", plan.iteration.champion)
     after = answers("candidate", plan.candidate.model)

@@ -123,7 +123,6 @@ MAY_READ_THE_ENVIRONMENT = {
     "pipeline/rewards/verifiers/pool.py": "takes all but a list of names from a worker that runs others' code",
     "pipeline/rewards/reward_model/__main__.py": "settles threads and kernels before torch is imported",
     "evals/__main__.py": "a pod that evaluates has no Dagster",
-    "evals/harness_script.py": "has the key of the server that lm-evaluation-harness asks",
     "jobs/pt.py": "puts what .env says into it, as the dagster commands do",
     "jobs/ui.py": "hands its own on to the servers",
 }

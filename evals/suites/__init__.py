@@ -1,15 +1,12 @@
 """Reads the suites that a recipe lists. Decontamination, erasure, evaluation and the checks before a launch all use
 `suites`, so a suite that is asked is also kept out of training."""
 
-import hashlib
-from pathlib import Path
-
 from evals.suites import frozen, lines
 from evals.suites.suite import AnswerFormat, Item, Suite
 from pipeline.core import layout
-from pipeline.core.storage import Record, Store, digest_json
+from pipeline.core.storage import Record, Store
 from pipeline.recipe import Evaluation
-from pipeline.recipe.suites import ItemsSuite, LmEvalSuite, SuiteSection, TracesSuite
+from pipeline.recipe.suites import ItemsSuite, SuiteSection
 
 __all__ = [
     "AnswerFormat",
@@ -20,8 +17,6 @@ __all__ = [
     "pin",
     "suite",
     "suites",
-    "task_digest",
-    "task_list",
 ]
 
 
@@ -51,14 +46,10 @@ def file_faults(store: Store, section: Evaluation) -> list[str]:
 
 def suite(store: Store, section: SuiteSection, seed: int) -> Suite:
     """Raises ValueError with an instruction where its items cannot be had."""
-    generation = ""
-    match section:
-        case ItemsSuite():
-            items = lines.items(section, store, seed)
-        case TracesSuite():
-            items, generation = frozen.items(section, store)
-        case _:
-            items = _listed(section, store, seed)
+    if isinstance(section, ItemsSuite):
+        items, generation = lines.items(section, store, seed), ""
+    else:
+        items, generation = frozen.items(section, store)
     return Suite(
         name=section.name,
         items=items,
@@ -72,25 +63,3 @@ def pin(store: Store, folder: str, asked: tuple[Suite, ...]) -> SuitePins:
     """Publish the digests below an iteration's folder; those that are there stand."""
     pins = SuitePins(digests={each.name: each.identity() for each in asked})
     return store.once(f"{folder}/{layout.SUITE_PINS}", SuitePins, lambda: pins)
-
-
-def _listed(section: LmEvalSuite, store: Store, seed: int) -> tuple[Item, ...]:
-    """The task's items as lm-evaluation-harness listed them (evals/harness.py)."""
-    path = task_list(section, store)
-    if not path.is_file():
-        raise ValueError(
-            f"The items of the suite {section.name} are not listed yet: {path}. Set LM_EVAL_PYTHON, and list them: "
-            "pt evals list RECIPE"
-        )
-    return lines.drawn(lines.parse_embedded(path.read_bytes()), section.items, seed)
-
-
-def task_list(section: LmEvalSuite, store: Store) -> Path:
-    """Where the list of this task, file and parameters is. Raises ValueError for another file than the recipe's."""
-    return store.path(f"{layout.SUITES}/{section.name}-task-{task_digest(section, store)[:16]}.jsonl")
-
-
-def task_digest(section: LmEvalSuite, store: Store) -> str:
-    """sha256 of the task: its file's bytes and its parameters. Raises ValueError as `task_list`."""
-    content = lines.pinned(f"The task of the suite {section.name}", section.task, section.sha256, store)
-    return digest_json([hashlib.sha256(content).hexdigest(), section.args])

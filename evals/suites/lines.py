@@ -104,17 +104,17 @@ def items(section: ItemsSuite, store: Store, seed: int) -> tuple[Item, ...]:
             raise ValueError(f"The suite {section.name} of {section.custom.code}: {error}") from error
     if section.embedded:
         return _embedded(section, store, seed)
-    content = pinned(f"The suite {section.name}", section.path, section.sha256, store)
+    content = _pinned(section, store)
     try:
         return drawn(parse(content, section), section.items, seed)
     except ValueError as error:
         raise ValueError(f"The suite {section.name} at {section.path}: {error}") from error
 
 
-def pinned(what: str, file: str, sha256: str, store: Store) -> bytes:
+def _pinned(section: ItemsSuite, store: Store) -> bytes:
     """The file's bytes. Raises ValueError where it is not there, is not the one of the recipe's `sha256`, or needs one:
     outside the data root it may change unseen."""
-    path = Path(file).absolute()
+    what, path, sha256 = f"The suite {section.name}", Path(section.path).absolute(), section.sha256
     try:
         content = path.read_bytes()
     except OSError as error:

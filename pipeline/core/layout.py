@@ -38,7 +38,6 @@ SAMPLE_ANSWERS, SAMPLE_SERVING = f"{SAMPLES}/answers", f"{SAMPLES}/serving"
 
 ANSWERS, GATE_LEDGER = f"{EVALUATION}/answers", f"{EVALUATION}/ledger"
 JUDGEMENTS = f"{EVALUATION}/judgements"
-LIBRARY_LOGS = f"{EVALUATION}/library_logs"
 FROZEN_SUITES = f"{EVALUATION}/suites"
 SERVING = f"{EVALUATION}/serving"
 BLOCKS = f"{REGISTRY}/blocks"

@@ -128,7 +128,7 @@ class EvaluationPod(Section):
     secret: DnsName | None = None
     """Secret of that namespace whose keys JUDGE_API_KEY and SERVING_API_KEY the pod gets; null: no keys."""
     env: dict[Variable, str] = Field(default={})
-    """More environment, such as VLLM_PYTHON and LM_EVAL_PYTHON as the image has them; no secrets."""
+    """More environment, such as VLLM_PYTHON as the image has it; no secrets."""
 
 
 class Compute(Section):

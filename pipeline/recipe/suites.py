@@ -182,42 +182,7 @@ class TracesSuite(PresetSuite):
         return 1.0 if self.preset == "golden" else 0.1
 
 
-class LmEvalSuite(Section):
-    """A task of lm-evaluation-harness, run by the Python that LM_EVAL_PYTHON names against the engine's server
-    (`evaluation.serving` is vllm or endpoint). Its log knows neither the length of an answer nor whether it was cut,
-    and all its answers have one seed: so the suite reports, and decides nothing."""
-
-    kind: Literal["lm_eval"] = "lm_eval"
-    """Which kind of suite this is."""
-    name: Name
-    """Unique among the suites: names files, reports and charts. Lower case, digits, dash and underscore."""
-    task: Annotated[str, Field(pattern=r"^[^@]+\.ya?ml$")]
-    """The task's file."""
-    sha256: Sha256 = ""
-    """Digest of the task's file; may be left out below the data root alone."""
-    args: dict[str, bool | int | float | str] = Field(default={})
-    """Parameters of the task."""
-    items: PositiveInt | None = None
-    """Draw so many of the task's items, by `evaluation.seed`; null: all."""
-    metric: str = "exact_match"
-    """Name of the metric that decides: 1 is right, 0 is wrong."""
-    filter: str = "none"
-    """Name of the task's filter whose answers are scored."""
-
-    role: ClassVar[Role] = "report"
-    margin: ClassVar[float] = 0.0
-    floor: ClassVar[float | None] = None
-    samples_per_item: ClassVar[int] = 1
-    """Under one seed a second answer to the same question would be the first one again."""
-    max_completion_tokens: ClassVar[int | None] = None
-    temperature: ClassVar[float | None] = None
-    system: ClassVar[str] = ""
-    """The task has its own prompts."""
-    instruction: ClassVar[str] = ""
-    pass_at: ClassVar[tuple[int, ...]] = ()
-
-
-SuiteSection = ItemsSuite | TracesSuite | LmEvalSuite
+SuiteSection = ItemsSuite | TracesSuite
 """The suites with items of their own, which both models answer."""
 
 
@@ -240,7 +205,7 @@ class JudgedSuite(Section):
     """Judge so many of the items, drawn by `evaluation.seed`; null: all."""
 
 
-AnySuite = Annotated[ItemsSuite | TracesSuite | LmEvalSuite | JudgedSuite, Field(discriminator="kind")]
+AnySuite = Annotated[ItemsSuite | TracesSuite | JudgedSuite, Field(discriminator="kind")]
 
 
 def preset_suite(preset: str, **changes: Any) -> ItemsSuite:
@@ -296,11 +261,6 @@ class Evaluation(Section):
             raise ValueError(
                 "a judge would decide alone, and judges can be pleased without being right. Give a suite whose answers "
                 "are checked the role target or guard."
-            )
-        library = next((each for each in self.suites if isinstance(each, LmEvalSuite)), None)
-        if library is not None and self.serving.kind == "transformers":
-            raise ValueError(
-                f"the suite {library.name} asks a server by its URL: set serving.kind to vllm or endpoint."
             )
         return self
 

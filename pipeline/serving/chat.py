@@ -19,7 +19,7 @@ from pipeline.serving.client import (
     strict_json,
 )
 from pipeline.serving.endpoint import Endpoint
-from pipeline.serving.inference import Answer, AnswerRequest, Decoding, Messages, Sampling, ServedAt, unanswerable
+from pipeline.serving.inference import Answer, AnswerRequest, Decoding, Messages, Sampling, unanswerable
 
 MOST_BYTES = 16 << 20
 """Of a response: an answer of a million tokens has some four."""
@@ -47,7 +47,7 @@ class ChatClient:
         extra: Mapping[str, Any] | None = None,
         backoff_s: float = BACKOFF_S,
     ) -> None:
-        self.served, self._settings, self.extra, self._backoff_s = served, settings, extra or {}, backoff_s
+        self.served, self._settings, self._extra, self._backoff_s = served, settings, extra or {}, backoff_s
         self._url = served.endpoint.url.rstrip("/")
         self._http = HttpClient(served.endpoint, settings.in_flight, settings.timeout_s, MOST_BYTES)
         self._lost_in_a_row = 0
@@ -72,7 +72,7 @@ class ChatClient:
             "top_p": 1,
             "n": 1,
             "max_tokens": sampling.max_completion_tokens,
-            **self.extra,
+            **self._extra,
         }
         reply = await self._asked("POST", f"{self._url}/chat/completions", asked)
         if reply.fault is not None or reply.unavailable:
@@ -196,8 +196,6 @@ class ChatSession:
 
     def __init__(self, loop: AskingLoop[ChatClient], decoding: Decoding, log: Callable[[str], None]) -> None:
         self._loop, self.decoding, self._log = loop, decoding, log
-        client = loop.client
-        self.server = ServedAt(*client.served.endpoint, client.served.name, dict(client.extra))
 
     def answer(self, requests: Sequence[AnswerRequest], sampling: Sampling, done: Callable[[Answer], None]) -> None:
         answered = 0

@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Literal, Protocol
 
 from pipeline.core import layout
 from pipeline.core.journal import Journal, JournalEntry, forget, latest
@@ -91,18 +91,6 @@ def beyond_context(messages: Messages, tokens: int, limit: int, context: int | N
         f"a prompt of {tokens:,} tokens and {limit:,} for its answer are more than the context of {context:,}. Lower "
         f"max_completion_tokens, or leave out the item that begins {messages[-1]['content'][:60]!r}."
     )
-
-
-class ServedAt(NamedTuple):
-    """Where a program that is not ours asks a session's model."""
-
-    url: str
-    """Root of an OpenAI-compatible API."""
-    api_key: str
-    model: str
-    """Its name there."""
-    extra: dict[str, Any]
-    """What each question carries besides OpenAI's fields, to be answered as ours are."""
 
 
 class InferenceSession(Protocol):
