@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from k8s.gang import Gang, label_value
-from pipeline.recipe.compute import WeightsCache
-from pipeline.serving.model_places import CACHE, SIZE, SOURCE
 
 PLAN = "preference-tuning/plan"
 """The label by which the pods of a gang, and of its earlier attempts, know each other."""
@@ -81,8 +79,6 @@ PORT = 29500
 """Of the rendezvous, on node 0."""
 USER = 1000
 """User and group in the images: Dagster's steps and the trainers write to the same volume."""
-WEIGHTS = "/weights"
-"""Where a pod has its node's cache of models."""
 COMPONENTS = {"training": "trainer", "evaluation": "evaluation"}
 KEYS = ("JUDGE_API_KEY", "SERVING_API_KEY")
 """Of a gang's Secret; one that it does not have is not set."""
@@ -157,7 +153,6 @@ def pod_template(gang: Gang, main: Object, apart: Object) -> Object:
             "volumes": [
                 {"name": "data", "persistentVolumeClaim": {"claimName": gang.settings.claim}},
                 {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{shm_mib(gang)}Mi"}},
-                *([_weights(cache)] if (cache := weights(gang)) else []),
             ],
         },
     }
@@ -180,28 +175,14 @@ def container(gang: Gang, run: Sequence[str] = (), env: Sequence[Object] = ()) -
         "volumeMounts": [
             {"name": "data", "mountPath": gang.settings.mount},
             {"name": "shm", "mountPath": "/dev/shm"},
-            *([{"name": "weights", "mountPath": WEIGHTS}] if weights(gang) else []),
         ],
     }
-
-
-def weights(gang: Gang) -> WeightsCache | None:
-    """The cache of its nodes. NeMo RL's processes are Ray's, on nodes where nobody would copy first."""
-    return gang.settings.weights if gang.engine == "trl" else None
-
-
-def _weights(cache: WeightsCache) -> Object:
-    if cache.claim:
-        return {"name": "weights", "persistentVolumeClaim": {"claimName": cache.claim}}
-    return {"name": "weights", "emptyDir": {"sizeLimit": f"{cache.size_gb + 1}G"}}  # locks and folders take some too
 
 
 def environment(gang: Gang) -> dict[str, str]:
     """The recipe's `env` goes before our defaults, Pipes before both."""
     defaults = {"PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1", "NCCL_DEBUG": "WARN"}
     fabric = EFA if adapters(gang) else {}
-    if cache := weights(gang):
-        defaults |= {CACHE: WEIGHTS, SIZE: str(cache.size_gb)} | ({SOURCE: cache.source} if cache.source else {})
     return {**defaults, **fabric, **gang.settings.env, **gang.pipes}
 
 

@@ -116,7 +116,6 @@ MAY_READ_THE_ENVIRONMENT = {
     "pipeline/training/journal.py": "torchrun's RANK, and whether Dagster Pipes listens",
     "pipeline/training/scorers.py": "a trainer has no Dagster: the judge's address, torchrun's RANK",
     "pipeline/training/distribution.py": "threads and network of the ranks that it starts",
-    "pipeline/serving/model_places.py": "a trainer and an evaluation have no Dagster: where their pod has its cache",
     "pipeline/core/processes.py": "hands its own on to what it starts",
     "pipeline/core/redaction.py": "hides the values of its secrets, in whatever process",
     "pipeline/registry/runs.py": "silences MLflow before it is imported",

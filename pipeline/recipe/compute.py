@@ -31,9 +31,6 @@ ImageName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]*$", max
 InstanceType = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]*$", max_length=63)]
 MountPath = Annotated[str, Field(pattern=r"^(?:/[A-Za-z0-9_-][A-Za-z0-9._-]*)+$", max_length=255)]
 Variable = Annotated[str, Field(pattern=r"^[-._a-zA-Z][-._a-zA-Z0-9]*$", max_length=253)]
-ModelsByDigest = Annotated[
-    str, Field(pattern=r"^(?:[a-z0-9]+://[A-Za-z0-9._/-]+|(?:/[A-Za-z0-9._-]+)+)$", max_length=1024)
-]
 Cron = Annotated[str, Field(pattern=r"^[0-9A-Za-z*,/-]+( [0-9A-Za-z*,/-]+){4}$", max_length=100)]
 """Five fields: minute, hour, day of the month, month, day of the week."""
 
@@ -49,20 +46,6 @@ class Accelerator(Section):
     """Of the peak while training; generation counts at a tenth of it, for it waits on memory."""
     usd_per_hour: float = Field(default=5.0, ge=0, le=1e6)
     """Of one device, at the capacity that the recipe asks for first: put your own contract's price."""
-
-
-class WeightsCache(Section):
-    """A folder of the node's disk with the models that its pods load, by digest: copied once for all processes of a
-    node, verified on the way, resumed after a kill. NeMo RL reads the volume instead."""
-
-    size_gb: PositiveInt = Field(default=500, le=1_000_000)
-    """What may lie there; what was used longest ago is evicted."""
-    claim: DnsName | None = None
-    """PersistentVolumeClaim of the folder, which outlives the pods, such as one of a class of local disks; null: an
-    empty folder, which ends with its pod."""
-    source: ModelsByDigest | None = None
-    """Where models lie in folders that are called by their digests, as an export leaves them; null: where the plan
-    says."""
 
 
 class Kubernetes(Section):
@@ -108,8 +91,6 @@ class Kubernetes(Section):
     secret: DnsName | None = None
     """Secret of that namespace whose JUDGE_API_KEY the trainer gets, where a judge scores completions of a training;
     null: no key."""
-    weights: WeightsCache | None = None
-    """A cache of models on each node; null: the pods load them from the volume."""
 
 
 class EvaluationPod(Section):

@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pipeline.core.model_files import header, weight_files
-from pipeline.core.storage import ModelRef
 from pipeline.recipe.serving import AnyServing, EndpointServing, VllmServing
 from pipeline.serving.endpoint import Endpoint, ServingAddresses, check_endpoint
-from pipeline.serving.inference import InferenceEngine, InferenceSession
-from pipeline.serving.model_places import on_this_node
+from pipeline.serving.inference import InferenceEngine
 from pipeline.serving.transformers_engine import TransformersEngine
 
 CGROUP = Path("/sys/fs/cgroup/memory.max")
@@ -42,21 +40,9 @@ def open_engine(
         case VllmServing():
             from pipeline.serving.vllm_engine import VllmEngine
 
-            yield LocalWeights(VllmEngine(section, Path(addresses.vllm_python), folder, log), log)
+            yield VllmEngine(section, Path(addresses.vllm_python), folder, log)
         case _:
-            yield LocalWeights(TransformersEngine(section, log), log)
-
-
-class LocalWeights:
-    """An engine of this machine that loads what its node's cache has, where there is one."""
-
-    def __init__(self, engine: InferenceEngine, log: Callable[[str], None]) -> None:
-        self.engine, self._log = engine, log
-
-    @contextmanager
-    def open(self, arm: str, model: ModelRef) -> Generator[InferenceSession]:
-        with on_this_node(model, self._log) as local, self.engine.open(arm, local) as session:
-            yield session
+            yield TransformersEngine(section, log)
 
 
 def check_addresses(section: AnyServing, addresses: ServingAddresses, where: str = "evaluation.serving") -> None:

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from pipeline.core import layout
@@ -14,7 +14,6 @@ from pipeline.core.locations import Document
 from pipeline.core.processes import die_with_parent
 from pipeline.core.redaction import guard_output
 from pipeline.core.storage import digest_dir, digest_file
-from pipeline.serving.model_places import on_this_node
 from pipeline.training.checkpoints import Superseded, WriterLocked, only_writer
 from pipeline.training.journal import emit
 from pipeline.training.plan import TrainingPlan
@@ -38,7 +37,6 @@ def main(plan_path: str, node_rank: int = 0, master: str = "", nemo_rl: str = NE
     """Train and return the exit code. `master`: host:port of node 0, where the plan has several nodes. `attempt`: by
     the launcher's count; a later one, or a later start of the same one, supersedes this one."""
     started_at, path = time.time(), Path(plan_path).absolute()
-    kept = ExitStack()  # let go of with the process: until then its base is not evicted
     signal.signal(signal.SIGTERM, lambda *_: os._exit(PREEMPTED))  # nothing is lost yet
     os.environ.update(TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1")
     os.environ["DISABLE_MLFLOW_INTEGRATION"] = "TRUE"  # TRL would import all of MLflow, to report nothing to it
@@ -47,8 +45,6 @@ def main(plan_path: str, node_rank: int = 0, master: str = "", nemo_rl: str = NE
         return BLOCKED
     try:
         plan = TrainingPlan.model_validate_json(path.read_bytes(), context=Document(path))
-        if plan.training.engine != "nemo_rl":  # whose processes run on other nodes too
-            plan = plan.model_copy(update={"base": kept.enter_context(on_this_node(plan.base, emit))})
         verify_inputs(plan)
     except (FileNotFoundError, ValueError) as error:
         print(f"{path}: {error}", file=sys.stderr)

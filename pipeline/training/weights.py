@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.core.locations import record_of_iteration
 from pipeline.core.storage import CheckpointRef, ModelRef, Store, digest_dir, publish_dir
-from pipeline.serving.model_places import origin
 from pipeline.training.checkpoints import MANIFEST
 from pipeline.training.journal import emit
 from pipeline.training.plan import TrainingPlan
@@ -34,7 +33,7 @@ def without_places(folder: Path) -> None:
     if not path.is_file():
         return
     config = json.loads(path.read_text())
-    base, root = origin(str(config.get(BASE))), record_of_iteration(path).root
+    base, root = str(config.get(BASE)), record_of_iteration(path).root
     assert root is not None, "a record of an iteration always has a root"
     relative = Store(root).within(base)
     if relative != config.get(BASE):

@@ -67,6 +67,7 @@ JOBSETS: list[tuple[str, Change, str]] = [
     ("every taint", add(f"{POD}.tolerations", {"operator": "Exists"}), "gang-tolerations"),
     ("the keys of the marks", secret(BOX, "mark-keys", "K"), "gang-secrets"),
     ("a Secret as files", volume(POD, secret={"secretName": "endpoints"}), "gang-volumes"),
+    ("a foreign claim", volume(POD, persistentVolumeClaim={"claimName": "models"}), "gang-volumes"),
     ("the node's files", volume(POD, hostPath={"path": "/"}), "gang-volumes"),
     ("the node's network", put(POD, hostNetwork=True), "gang-pod"),
     ("a container beside it", add(f"{POD}.containers", {"name": "x", "image": "x"}), "gang-pod"),

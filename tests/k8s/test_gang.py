@@ -8,15 +8,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from k8s.gang import LABEL, Gang, evaluation_gang, example, gang_of, label_value, object_name
+from k8s.gang import LABEL, Gang, evaluation_gang, gang_of, label_value, object_name
 from k8s.launch import machine
 from k8s.pod import container
 from k8s.render import render
-from pipeline.recipe import Compute, Kubernetes, Rewards, Training
+from pipeline.recipe import Compute, Kubernetes, Rewards
 from pipeline.recipe.compute import EvaluationPod
 from pipeline.recipe.custom import located
 from pipeline.recipe.rewards import Weights
-from pipeline.serving.model_places import CACHE, SIZE, SOURCE
 from tests.pipeline.rewards.functions import QUALITY, write_function
 from tests.pipeline.training.plans import make_plan
 from tests.pipeline.training.scored_plans import make_scored_plan, rubric
@@ -100,25 +99,15 @@ def test_the_memory_is_that_of_the_nodes_gpus() -> None:
 
 
 @pytest.mark.parametrize("backend", ["jobset", "volcano", "rayjob"])
-def test_an_evaluations_pod_has_its_nodes_cache(backend: str) -> None:
-    """Also beside NeMo RL, whose own pods have none."""
-    cache = {"size_gb": 300, "claim": "models", "source": "s3://models/tuned"}
+def test_an_evaluations_pod_has_its_variables_and_keys(backend: str) -> None:
     own = {"image": IMAGE, "env": {"VLLM_PYTHON": "/opt/vllm/bin/python"}, "secret": "endpoints"}
-    settings = Kubernetes.model_validate({"image": IMAGE, "backend": backend, "weights": cache})
+    settings = Kubernetes.model_validate({"image": IMAGE, "backend": backend})
     compute = Compute(kubernetes=settings, evaluation=EvaluationPod.model_validate(own))
     (result,) = pods(render(evaluation_gang("i", "0" * 64, Path("/checkpoints/p"), compute)))
     spec = result.template["spec"]
     (container,) = spec["containers"]
     env = {each["name"]: each.get("value", each.get("valueFrom")) for each in container["env"]}
-    expected = {CACHE: "/weights", SIZE: "300", SOURCE: "s3://models/tuned", "VLLM_PYTHON": "/opt/vllm/bin/python"}
-    assert expected.items() <= env.items()
+    assert env["VLLM_PYTHON"] == "/opt/vllm/bin/python"
     assert env["JUDGE_API_KEY"]["secretKeyRef"]["name"] == "endpoints"
-    assert {"name": "weights", "mountPath": "/weights"} in container["volumeMounts"]
-    assert {"name": "weights", "persistentVolumeClaim": {"claimName": "models"}} in spec["volumes"]
     assert not spec.keys() & {"initContainers", "hostNetwork"}
     assert container["command"] == ["python", "-m", "evals", "run", "/checkpoints/p"]
-
-    engine = "nemo_rl" if backend == "rayjob" else "trl"
-    training = Training.model_validate({"engine": engine, "timeout_s": 3600.0})
-    trainer = str(render(example("i", "/checkpoints/data", compute, training)))
-    assert (CACHE in trainer) == (engine == "trl")

@@ -62,16 +62,6 @@ def test_a_hostile_run_is_refused_by_its_rule(what: str, change: Change, rule: s
     assert refusals(shipped(), DAEMON, changed(run_job.kept(), change)) == [rule]
 
 
-def test_a_cache_of_models_has_a_claim_of_the_limits() -> None:
-    gang = CASES["jobset-weights"]
-    assert gang.settings.weights is not None
-    kept = gang.settings.weights.model_copy(update={"claim": "models"})
-    settings = gang.settings.model_copy(update={"weights": kept})
-    jobset = render(gang.model_copy(update={"settings": settings}))[0]
-    assert refusals(shipped(), LAUNCHER, jobset) == ["gang-volumes"]
-    assert refusals(shipped(claims="checkpoints models"), LAUNCHER, jobset) == []
-
-
 def test_nobody_ends_what_is_another_accounts() -> None:
     run, (gang, *_) = run_job.kept(), render(CASES["jobset-cpu"])
     assert refusals(shipped(), LAUNCHER, run, "DELETE") == ["gang-name"]

@@ -21,10 +21,9 @@ def gang(nodes: int = 3, processes: int = 8, engine: str = "trl", **settings: An
     return example("spot_h200_grpo", "/checkpoints/data", compute, training)
 
 
-def evaluation(backend: str = "jobset", weights: dict[str, Any] | None = None, **pod: Any) -> Gang:
+def evaluation(backend: str = "jobset", **pod: Any) -> Gang:
     """The pod of an evaluation beside such a gang."""
-    given = {"image": IMAGE, "backend": backend, "capacity": "spot_first", "weights": weights}
-    settings = Kubernetes.model_validate(given)
+    settings = Kubernetes.model_validate({"image": IMAGE, "backend": backend, "capacity": "spot_first"})
     return evaluation_gang(
         "example",
         "0" * 64,
@@ -42,12 +41,10 @@ CASES = {
     "jobset-pipes": gang(env={"OMP_PROC_BIND": "true"}).model_copy(
         update={"pipes": {"DAGSTER_PIPES_CONTEXT": "eJyr", "DAGSTER_PIPES_MESSAGES": "eJwr"}}
     ),
-    "jobset-weights": gang(weights={"size_gb": 400, "source": "s3://models/tuned"}),
     "volcano-p5en": gang(backend="volcano"),
     "rayjob-gke": gang(nodes=2, engine="nemo_rl", backend="rayjob", instance_type="a4-highgpu-8g"),
     "evaluation-jobset": evaluation(devices=4, secret="endpoints", env={"VLLM_PYTHON": "/opt/venv/bin/python"}),
     "evaluation-vllm": evaluation(
-        weights={"size_gb": 400, "source": "s3://models/tuned"},
         instance_type="g6e.12xlarge",
         devices=4,
         secret="endpoints",
