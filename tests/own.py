@@ -1,4 +1,4 @@
-"""What a new user brings: a model of their own, and its traces in the formats of their tools. Seeded, and small."""
+"""What a new user brings: a model of their own, and its traces as Langfuse exports them. Seeded, and small."""
 
 import json
 import random
@@ -49,26 +49,6 @@ def calls(prompts: int = 160, answers: int = 4, seed: int = 5) -> Iterator[dict[
                 "completion": problem.solution if draw.random() < 0.5 else mistaken_solution(problem),
                 "metadata": {"expected_answer": problem.answer, "user_consent": draw.random() < 0.9},
             }
-
-
-def write_openai_logs(folder: Path) -> Path:
-    """One call a line, a file a day."""
-    folder.mkdir(parents=True)
-    for call in calls():
-        line = {
-            "id": call["id"],
-            "created": int(call["time"].timestamp()),
-            "user": call["user"],
-            "request": {"model": MODEL, "messages": [{"role": "user", "content": call["prompt"]}]},
-            "response": {
-                "model": MODEL,
-                "choices": [{"message": {"role": "assistant", "content": call["completion"]}, "finish_reason": "stop"}],
-            },
-            "metadata": call["metadata"],
-        }
-        with (folder / f"{call['time']:%Y-%m-%d}.jsonl").open("a") as file:
-            file.write(json.dumps(line) + "\n")
-    return folder
 
 
 def write_langfuse_export(folder: Path) -> Path:

@@ -42,11 +42,10 @@ class DemoSource(Section):
 class ExportSource(Section):
     """Files that something else writes, read as they come."""
 
-    kind: Literal["langfuse_export", "langfuse_ui", "otel", "openai_logs"]
+    kind: Literal["langfuse_export", "otel"]
     """langfuse_export: Langfuse's blob-storage export, `observations_v2/` and `scores/`, or the older `traces/`,
-    `observations/` and `scores/`, as JSON lines (gzipped or not) or Parquet. langfuse_ui: downloads from its UI, one
-    JSON file a trace, `{trace, observations}`. otel: OpenTelemetry GenAI spans as OTLP JSON, one export request a line
-    or a file. openai_logs: chat-completion calls, one JSON line each: the request and its response."""
+    `observations/` and `scores/`, as JSON lines (gzipped or not) or Parquet. otel: OpenTelemetry GenAI spans as OTLP
+    JSON, one export request a line or a file."""
     uri: str
     """Directory or bucket prefix above these files or folders: a local path, or `s3://bucket/prefix`."""
 

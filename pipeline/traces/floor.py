@@ -16,7 +16,7 @@ UNREADABLE = frozenset({Reason.MALFORMED, Reason.TOO_LONG})
 MOST_UNREADABLE = 0.1
 """Share of a part's rows that may be unreadable without a warning."""
 ENOUGH = 20
-"""Rows from which a share of a part means something: a trace downloaded by itself is one or two."""
+"""Rows from which a share of a part means something."""
 
 
 class RowCounts(NamedTuple):

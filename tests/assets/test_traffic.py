@@ -67,7 +67,7 @@ def test_the_embedded_router_is_the_gateway(settings: Deployment) -> None:
 def test_where_no_gateway_runs_it_says_who_starts_one(settings: Deployment, tmp_path: Path) -> None:
     lines: list[str] = []
     begin_rollout(settings, lines.append)
-    own = [*settings.overrides, f'traces.source={{"kind":"openai_logs","uri":"{tmp_path}"}}']
+    own = [*settings.overrides, f'traces.source={{"kind":"otel","uri":"{tmp_path}"}}']
     begin_rollout(Deployment(recipe_path=settings.recipe_path, overrides=own), lines.append)
     assert ["starts one" in line for line in lines] == [True, False]
     assert "start it with pt serve" in lines[1]

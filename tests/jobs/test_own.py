@@ -10,10 +10,9 @@ from assets.graph import ASSETS
 from assets.resources import Deployment, records
 from evals.bundle import verify
 from tests.loop import instance
-from tests.own import make_model, write_langfuse_export, write_openai_logs, write_suite
+from tests.own import make_model, write_langfuse_export, write_suite
 
 OWN = Path(__file__).parents[2] / "jobs" / "recipes" / "own.yaml"
-WRITERS = {"openai_logs": write_openai_logs, "langfuse_export": write_langfuse_export}
 SMALL = (
     "selection.min_prompts=50",
     "rewards.rules.min_chars=8",
@@ -39,18 +38,18 @@ SHORT = (
 """A minute of training and evaluation instead of hours."""
 
 
-def recipe(root: Path, kind: str, *overrides: str) -> Deployment:
-    source, suite = WRITERS[kind](root / "my traces"), write_suite(root / "my suites" / "suite.jsonl", 200)
+def recipe(root: Path, *overrides: str) -> Deployment:
+    source, suite = write_langfuse_export(root / "my traces"), write_suite(root / "my suites" / "suite.jsonl", 200)
     digest = hashlib.sha256(suite.read_bytes()).hexdigest()
     places = [f"data_root='{root / 'my data'}'", f"base_model.uri='{make_model(root / 'my chat model')}'"]
     places += [f"evaluation.suites.0.path='{suite}'", f"evaluation.suites.0.sha256={digest}"]
-    places += [f"traces.source={{kind: {kind}, uri: '{source}'}}", *SMALL, *overrides]
+    places += [f"traces.source={{kind: langfuse_export, uri: '{source}'}}", *SMALL, *overrides]
     return Deployment(recipe_path=str(OWN), overrides=places)
 
 
 @pytest.mark.slow
 def test_own_traces_reach_a_plan_that_the_gate_takes(tmp_path: Path) -> None:
-    settings = recipe(tmp_path, "openai_logs", "training.grpo.generation=transformers", "evaluation.guard_margin=0.05")
+    settings = recipe(tmp_path, "training.grpo.generation=transformers", "evaluation.guard_margin=0.05")
     stages = ASSETS[:6]
     with instance(tmp_path / "dagster") as home:
         resources = {"deployment": settings, "io_manager": records}
@@ -66,7 +65,7 @@ def test_own_traces_reach_a_plan_that_the_gate_takes(tmp_path: Path) -> None:
 @pytest.mark.variant
 @pytest.mark.slow
 def test_own_traces_model_and_suite_reach_a_verdict(tmp_path: Path) -> None:
-    settings = recipe(tmp_path, "langfuse_export", *SHORT)
+    settings = recipe(tmp_path, *SHORT)
     stages = ASSETS[:9]
     with instance(tmp_path / "dagster") as home:
         resources = {"deployment": settings, "io_manager": records}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jobs import validate
-from tests.own import make_model, write_langfuse_export, write_openai_logs, write_suite
+from tests.own import make_model, write_langfuse_export, write_suite
 
 pytestmark = pytest.mark.slow
 
@@ -19,8 +19,7 @@ OWN = ROOT / "jobs" / "recipes" / "own.yaml"
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("own")
-    by_name = {"model": make_model(root / "my model"), "logs": write_openai_logs(root / "logs")}
-    by_name["suite"] = write_suite(root / "suite.jsonl")
+    by_name = {"model": make_model(root / "my model"), "suite": write_suite(root / "suite.jsonl")}
     return by_name | {"export": write_langfuse_export(root / "export"), "data": root / "data"}
 
 
@@ -30,12 +29,11 @@ def suite_of(path: Path) -> list[str]:
 
 
 def check(
-    places: dict[str, Path], capsys: pytest.CaptureFixture[str], *overrides: str, kind: str = "openai_logs"
+    places: dict[str, Path], capsys: pytest.CaptureFixture[str], *overrides: str
 ) -> tuple[int, list[str], list[str]]:
     """Exit code, lines that are fine, lines that are not."""
-    source = places["logs" if kind == "openai_logs" else "export"]
     own = [f"base_model.uri='{places['model']}'", f"data_root='{places['data']}'"]
-    own += [f"traces.source={{kind: {kind}, uri: '{source}'}}", *suite_of(places["suite"])]
+    own += [f"traces.source={{kind: langfuse_export, uri: '{places['export']}'}}", *suite_of(places["suite"])]
     own += ["training.grpo.generation=transformers", *overrides]
     code = validate.main(["--recipe", str(OWN), "--json", "--override", *own])
     output = json.loads(capsys.readouterr().out)
@@ -54,9 +52,8 @@ def test_what_a_training_here_would_lack_is_named(places: dict[str, Path], capsy
     assert (code, wrong) == (0, []), "DPO draws nothing"
 
 
-@pytest.mark.parametrize("kind", ["openai_logs", "langfuse_export"])
-def test_a_good_deployment_is_described(places: dict[str, Path], capsys: pytest.CaptureFixture[str], kind: str) -> None:
-    code, fine, wrong = check(places, capsys, "training.grpo.max_completion_tokens=64", kind=kind)
+def test_a_good_deployment_is_described(places: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    code, fine, wrong = check(places, capsys, "training.grpo.max_completion_tokens=64")
     text = "\n".join(fine)
     assert (code, wrong) == (0, [])
     assert "own.yaml resolves: own, digest" in text
@@ -104,13 +101,13 @@ def test_a_template_that_refuses_a_role_is_a_problem(
 def test_rows_with_tools_need_a_template_that_has_them(
     places: dict[str, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    logs = shutil.copytree(places["logs"], tmp_path / "logs")
-    newest = max(logs.iterdir())
+    export = shutil.copytree(places["export"], tmp_path / "export")
+    newest = max((export / "observations_v2").iterdir())
     lines = [json.loads(line) for line in newest.read_text().splitlines()]
     for line in lines:
-        line["request"]["tools"] = [{"type": "function", "function": {"name": "lookup", "parameters": {}}}]
+        line["tool_definitions"] = [{"type": "function", "function": {"name": "lookup", "parameters": {}}}]
     newest.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    own = ["training.grpo.max_completion_tokens=64", f"traces.source={{kind: openai_logs, uri: '{logs}'}}"]
+    own = ["training.grpo.max_completion_tokens=64", f"traces.source={{kind: langfuse_export, uri: '{export}'}}"]
     code, fine, wrong = check(places, capsys, *own)
     assert code == 1 and "chat template: renders, and leaves out calls of tools, the definitions of tools" in fine
     assert len(wrong) == 1 and wrong[0].startswith(f"base_model.uri: The chat template of {places['model']} leaves out")

@@ -15,8 +15,6 @@ from pipeline.traces.sources.protocol import Broken, Digest, Holds, PartLimits, 
 
 ENDINGS = (".gz", ".zst")
 JSON = (".jsonl", ".ndjson", ".json")
-PARQUET = (".parquet",)
-CSV = (".csv",)
 CHUNK = 1 << 20
 PIECE = 1 << 16
 """Compressed bytes that are inflated at once: as many may be lost, at most, before a damaged place."""
@@ -41,11 +39,9 @@ class Files:
         self._fs: Any = fs
         self._root: str = root.rstrip("/")
 
-    def parts(
-        self, folder: str = "", *, holds: Holds = "calls", suffixes: tuple[str, ...] = JSON, strays: bool = False
-    ) -> list[SourcePart]:
-        """Files of these formats below `folder`, in name order, without hidden ones. `strays`: others may lie among
-        them. Raises ValueError when the source is not there, cannot be listed or holds a format that is not read."""
+    def parts(self, folder: str = "", *, holds: Holds = "calls", suffixes: tuple[str, ...] = JSON) -> list[SourcePart]:
+        """Files of these formats below `folder`, in name order, without hidden ones. Raises ValueError when the source
+        is not there, cannot be listed or holds a format that is not read."""
         with _reading(self.label):
             below = f"{self._root}/{folder}" if folder else self._root
             if not folder and self._fs.isfile(self._root):
@@ -60,7 +56,7 @@ class Files:
         named = {path[len(self._root) + 1 :] or path.rpartition("/")[2]: info for path, info in listing.items()}
         named = {name: i for name, i in named.items() if not name.rpartition("/")[2].startswith((".", "_"))}
         readable = [name for name in sorted(named) if bare_name(name).endswith(suffixes)]
-        if not strays and (unread := sorted(named.keys() - set(readable))):
+        if unread := sorted(named.keys() - set(readable)):
             formats = ", ".join(suffixes)
             raise ValueError(f"{self.label} holds {unread[0]}, which is none of {formats}. Move the file away.")
         return [SourcePart(name, _version(named[name]), int(named[name].get("size") or 0), holds) for name in readable]
@@ -106,23 +102,6 @@ class Files:
             now = _version(self._fs.info(path))
         if now != part.version:
             raise Broken(f"the file {'changed' if now else 'is gone'} since it was listed")
-
-
-class FilesSource:
-    """A source of files at one address. `nothing`: what is said where there are none of its `suffixes`."""
-
-    nothing: str
-    suffixes: tuple[str, ...] = JSON
-    strays = False
-
-    def __init__(self, uri: str, limits: PartLimits | None = None) -> None:
-        self.label = uri
-        self._files = Files(uri, limits)
-
-    def parts(self) -> list[SourcePart]:
-        if source_parts := self._files.parts(suffixes=self.suffixes, strays=self.strays):
-            return source_parts
-        raise ValueError(f"{self.label} has no {self.nothing}")
 
 
 @contextmanager

@@ -1,10 +1,9 @@
-"""Whole rows in blocks of about BLOCK bytes: lines, elements of the JSON array that a file is, records of CSV. A line
-over the limit is never held in memory."""
+"""Whole rows in blocks of about BLOCK bytes: lines, or elements of the JSON array that a file is. A line over the limit
+is never held in memory."""
 
-import csv
 from collections.abc import Iterator
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -14,7 +13,6 @@ from pipeline.traces.sources.files import CHUNK, bare_name
 from pipeline.traces.sources.protocol import BLOCK, MAX_LINE, Broken
 from pipeline.traces.sources.shapes import Unreadable
 
-csv.field_size_limit(MAX_LINE)  # of the whole process, and 128 KB otherwise
 WHOLE = 64 << 20
 """A JSON value over many lines is read at once, and may have so many bytes."""
 MARK = b"\xef\xbb\xbf"
@@ -36,12 +34,6 @@ class LineBatch(NamedTuple):
         for number, text in enumerate(self.texts, self.first):
             if text and not text.isspace():
                 yield number, text
-
-
-class RecordBatch(NamedTuple):
-    records: list[tuple[int, dict[str, Any]]]
-    """With their place in the file, from 1."""
-    rejected: list[Rejection]
 
 
 def blocks(
@@ -110,46 +102,6 @@ def _lines(chunks: Iterator[bytes], max_line: int) -> Pieces:
             pieces, length = lines[-1:], len(lines[-1])
     if length:
         yield None if length > max_line else [b"".join(pieces)]
-
-
-def csv_records(chunks: Iterator[bytes]) -> Iterator[RecordBatch]:
-    """The rows of a CSV file by the names of its header; an empty field is null. A row's line is its place, from 1.
-    Bytes that are no UTF-8 become lone surrogates, which no batch takes."""
-    header, place = list[str](), 0
-    batch, held = RecordBatch([], []), 0
-
-    def lines() -> Iterator[str]:
-        nonlocal held
-        for block in blocks(chunks):
-            held += sum(map(len, block.texts))
-            yield from (f"{text.decode(errors='surrogateescape')}\n" for text in block.texts)
-            batch.rejected.extend(Rejection(place + 1, rest.reason, detail=rest.detail) for rest in block.rejected)
-
-    for fields in _fields(lines()):
-        if not header and fields:
-            header = fields
-        elif fields != []:
-            place += 1
-            if fields is None or len(fields) != len(header):
-                batch.rejected.append(Rejection(place, Reason.MALFORMED, detail="its fields are not the header's"))
-            else:
-                batch.records.append((place, {name: field or None for name, field in zip(header, fields, strict=True)}))
-        if held >= BLOCK:
-            yield batch
-            batch, held = RecordBatch([], []), 0
-    yield batch
-
-
-def _fields(lines: Iterator[str]) -> Iterator[list[str] | None]:
-    """The fields of each row; None for one that is no CSV, such as a text that the file breaks off in."""
-    rows = csv.reader(lines, strict=True)
-    while True:
-        try:
-            yield next(rows)
-        except StopIteration:
-            return
-        except csv.Error:
-            yield None
 
 
 def refusal(line: int, error: Exception, trace_id: str | None = None, day: str | None = None) -> Rejection:

@@ -6,9 +6,8 @@ from pathlib import Path
 from pipeline.recipe.custom import create
 from pipeline.traces.rows import Rows
 from pipeline.traces.sources.langfuse_api import LangfuseApi
-from pipeline.traces.sources.langfuse_export import LangfuseExport, LangfuseUi
+from pipeline.traces.sources.langfuse_export import LangfuseExport
 from pipeline.traces.sources.mlflow_traces import MlflowTraces
-from pipeline.traces.sources.openai_logs import OpenAiLogs
 from pipeline.traces.sources.otel import Otel
 from pipeline.traces.sources.prompts import Prompts
 from pipeline.traces.sources.protocol import Address, Digest, PartLimits, Source, SourcePart
@@ -38,13 +37,7 @@ class EmbeddedProduction:
         return self._export.rows(part, digest)
 
 
-FILES = {
-    "demo": EmbeddedProduction,
-    "langfuse_export": LangfuseExport,
-    "langfuse_ui": LangfuseUi,
-    "openai_logs": OpenAiLogs,
-    "otel": Otel,
-}
+FILES = {"demo": EmbeddedProduction, "langfuse_export": LangfuseExport, "otel": Otel}
 
 
 def open_source(address: Address) -> Source:

@@ -12,9 +12,9 @@ from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows, Trace
 from pipeline.traces.sources import chat, genai, otlp
 from pipeline.traces.sources.fields import EPOCH, count, metadata_text, put, said
-from pipeline.traces.sources.files import FilesSource
+from pipeline.traces.sources.files import Files
 from pipeline.traces.sources.lines import blocks, refusal
-from pipeline.traces.sources.protocol import Digest, SourcePart
+from pipeline.traces.sources.protocol import Digest, PartLimits, SourcePart
 
 TOOLS = "gen_ai.tool.definitions"
 ENDED_IN_CALL = frozenset({"tool_calls", "tool_call", "tool_use", "function_call"})
@@ -32,14 +32,20 @@ HELD = 1 << 13
 """Calls that wait for their records, at most: then the oldest are read as they are."""
 
 
-class Otel(FilesSource):
+class Otel:
     """A row's line is the place of its span or log record in the file, from 1; the records of a call are one row with
     its span."""
 
-    nothing = "JSON lines of OTLP. Point traces.source.uri to the folder of the spans."
+    def __init__(self, uri: str, limits: PartLimits | None = None) -> None:
+        self.label = uri
+        self._files = Files(uri, limits)
 
     def parts(self) -> list[SourcePart]:
-        parts = super().parts()
+        parts = self._files.parts()
+        if not parts:
+            raise ValueError(
+                f"{self.label} has no JSON lines of OTLP. Point traces.source.uri to the folder of the spans."
+            )
         return [
             part._replace(holds="scores") if layout.EVALUATION_RESULTS in part.name.split("/")[:-1] else part
             for part in parts

@@ -3,16 +3,21 @@ objects, binary strings as the UTF-8 that they are. A file without a column give
 
 import tempfile
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection
 from pipeline.traces.sources.files import Files
-from pipeline.traces.sources.lines import RecordBatch
 from pipeline.traces.sources.protocol import BLOCK, MAX_LINE, Broken, Digest, PartLimits, SourcePart
 
 MAX_ROWS = 4_096
 """Read at once. A text that many rows share is stored once: so many copies of it are held."""
+
+
+class RecordBatch(NamedTuple):
+    records: list[tuple[int, dict[str, Any]]]
+    """With their place in the file, from 1."""
+    rejected: list[Rejection]
 
 
 def records(files: Files, part: SourcePart, digest: Digest, columns: Sequence[str]) -> Iterator[RecordBatch]:

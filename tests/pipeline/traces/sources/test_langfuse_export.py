@@ -90,7 +90,7 @@ def test_other_formats_are_named_and_hidden_files_left_alone(export: Path) -> No
     write(export, "observations_v2/_SUCCESS", [])
     assert [part.name for part in source(export).parts()] == [DAY]
     write(export, "observations_v2/2026-01-06.tsv", ["id"])
-    with pytest.raises(ValueError, match=r"2026-01-06\.tsv, which is none of \.jsonl.*\.csv\. Move the file away"):
+    with pytest.raises(ValueError, match=r"2026-01-06\.tsv, which is none of \.jsonl.*\.parquet\. Move the file away"):
         source(export).parts()
 
 

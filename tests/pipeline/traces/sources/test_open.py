@@ -3,15 +3,18 @@
 import gzip
 import json
 import tracemalloc
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from pipeline.recipe.traces import ExportSource
-from pipeline.traces.sources.langfuse_export import LangfuseExport, LangfuseUi
+from pipeline.traces.rows import Rows
+from pipeline.traces.sources.langfuse import Observation, add, row_of
+from pipeline.traces.sources.langfuse_export import LangfuseExport
 from pipeline.traces.sources.open import EmbeddedProduction, open_source
-from pipeline.traces.sources.openai_logs import OpenAiLogs
 from pipeline.traces.sources.otel import Otel
 from pipeline.traces.sources.protocol import Address, PartLimits
 
@@ -19,21 +22,15 @@ from .conftest import observation, read, reasons, write
 from .spans import TEXTS, request, span
 
 REAL_TRACES = {
-    "autogen-2025-06-06.json": ("gpt-4o", 41, 3, 0.628, "user: Say 'Hello World!'", "Hello World!", 0),
-    "google-gemini-2025-08-01.json": ("gemini-2.5-flash", 6, 2055, 12.032, "What is Langfuse?", "**Langfuse** is", 2),
-    "langgraph-2025-08-22.json": ("gpt-4o-2024-08-06", 108, 51, 1.743, '"Web-Search"', 'The search for "example"', 2),
-    "llamaindex-2025-06-05.json": ("gpt-4o", 13, 81, 2.776, "What is Langfuse?", "Langfuse is a tool", 0),
-    "openai-agents-2025-09-30.json": ("gpt-4.1-2025-04-14", 85, 29, 1.15, "Tokyo is sunny.", "The weather in Tokyo", 2),
-    "openai-assistants-2024-05-29.json": ("gpt-4", 49, 40, None, "`3x + 11 = 14`", "Sure, first subtract 11", 0),
-}
-CALL = {
-    "created": 1767607201,
-    "messages": [{"role": "user", "content": "Hi"}],
-    "choices": [{"message": {"role": "assistant", "content": "Yes"}}],
+    "autogen-2025-06-06.json": ("gpt-4o", 41, 3, 0.628, "user: Say 'Hello World!'", "Hello World!"),
+    "google-gemini-2025-08-01.json": ("gemini-2.5-flash", 6, 2055, 12.032, "What is Langfuse?", "**Langfuse** is"),
+    "langgraph-2025-08-22.json": ("gpt-4o-2024-08-06", 108, 51, 1.743, '"Web-Search"', 'The search for "example"'),
+    "llamaindex-2025-06-05.json": ("gpt-4o", 13, 81, 2.776, "What is Langfuse?", "Langfuse is a tool"),
+    "openai-agents-2025-09-30.json": ("gpt-4.1-2025-04-14", 85, 29, 1.15, "Tokyo is sunny.", "The weather in Tokyo"),
+    "openai-assistants-2024-05-29.json": ("gpt-4", 49, 40, None, "`3x + 11 = 14`", "Sure, first subtract 11"),
 }
 GOOD = {
     "langfuse_export": ("observations_v2/a.jsonl.gz", observation(1)),
-    "openai_logs": ("a.jsonl.gz", CALL),
     "otel": ("a.jsonl.gz", request(span(TEXTS))),
 }
 
@@ -72,8 +69,6 @@ def test_bad_lines_are_counted_in_bounded_memory(tmp_path: Path, kind: str) -> N
     ("kind", "message"),
     [
         (LangfuseExport, r"observations_v2/"),
-        (LangfuseUi, r"has no JSON files\. Point traces\.source\.uri"),
-        (OpenAiLogs, r"has no JSON lines\. Point traces\.source\.uri"),
         (Otel, r"has no JSON lines of OTLP\. Point traces\.source\.uri"),
         (EmbeddedProduction, r"observations_v2/"),
     ],
@@ -85,23 +80,24 @@ def test_a_missing_source_says_what_to_do(tmp_path: Path, kind: Any, message: st
 
 
 def test_one_file_is_a_source_too(tmp_path: Path) -> None:
-    path = write(tmp_path, "calls.jsonl", [CALL])
-    source = OpenAiLogs(str(path))
+    path = write(tmp_path, "calls.jsonl", [request(span(TEXTS))])
+    source = Otel(str(path))
     assert [part.name for part in source.parts()] == ["calls.jsonl"]
     assert len(read(source).traces) == 1
 
 
 @pytest.mark.shared
 def test_six_real_traces_are_read(shared_data: Path) -> None:
-    source = LangfuseUi(str(shared_data / "langfuse-traces"))
     seen = 0
-    for part in source.parts():
-        rows = read(source, part)
+    for path in sorted((shared_data / "langfuse-traces").glob("*.json")):
+        rows = Rows()
+        for line, given in enumerate(json.loads(path.read_text())["observations"], 1):
+            add(rows, line, partial(msgspec.convert, row_of({**given, "latency": None}, Observation), Observation))
         seen += len(rows.traces) + len(rows.rejected)
         last = max(rows.traces, key=lambda t: t.timestamp)
-        model, tokens_in, tokens_out, latency_s, asked, answered, scores = REAL_TRACES[part.name]
+        model, tokens_in, tokens_out, latency_s, asked, answered = REAL_TRACES[path.name]
         assert (last.model, last.input_tokens, last.output_tokens) == (model, tokens_in, tokens_out)
-        assert (last.latency_s, len(rows.scores)) == (latency_s, scores)
+        assert last.latency_s == latency_s
         assert asked in json.dumps(last.messages).replace('\\"', '"')
         assert last.completion.startswith(answered)
         assert {r.reason for r in rows.rejected} <= {"not_generation"}

@@ -1,8 +1,5 @@
-"""Lines, elements of an array and rows of CSV: all of them, with their numbers, in bounded memory."""
+"""Lines and elements of an array: all of them, with their numbers, in bounded memory."""
 
-import csv
-import gzip
-import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +13,9 @@ from pipeline.traces.records import Reason
 from pipeline.traces.sources import lines
 from pipeline.traces.sources.files import CHUNK
 from pipeline.traces.sources.langfuse_export import LangfuseExport
-from pipeline.traces.sources.lines import blocks, csv_records
+from pipeline.traces.sources.lines import blocks
 
-from .conftest import observation, read, reasons, score, write
+from .conftest import observation, read, reasons, write
 
 TEXT = st.text(st.sampled_from('a"\\[]{},\n é'), max_size=6)
 ROW = st.dictionaries(TEXT, TEXT | st.integers() | st.lists(TEXT | st.dictionaries(TEXT, TEXT), max_size=2), max_size=3)
@@ -30,7 +27,7 @@ def cut(content: bytes, size: int) -> Iterator[bytes]:
 
 @given(st.lists(st.binary(max_size=9).map(lambda b: b.replace(b"x", b"\n"))), st.integers(1, 30))
 def test_lines_keep_their_numbers_across_chunks_and_blocks(chunks: list[bytes], size: int) -> None:
-    matches = [line for block in blocks(iter(chunks), size) for line in block.lines()]
+    matches = [line for block in blocks(iter(chunks), size=size) for line in block.lines()]
     wanted = enumerate(b"".join(chunks).split(b"\n"), 1)
     assert matches == [(n, line) for n, line in wanted if line and not line.isspace()]
 
@@ -79,63 +76,3 @@ def test_a_value_over_the_limit_is_never_held(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(lines, "WHOLE", 4 * CHUNK)
     (block,) = blocks((b'[{"a": "' if n == 0 else b"x" * CHUNK for n in range(9)), "a.json")
     assert [(block.texts, str(rest.reason)) for rest in block.rejected] == [([], "too_long")]
-
-
-def csv_of(rows: list[dict[str, Any]], **form: Any) -> bytes:
-    """The rows as a Langfuse export writes them: texts as they are, other values as JSON."""
-    stream = io.StringIO(newline="")
-    writer = csv.DictWriter(stream, list(rows[0]), **form)
-    writer.writeheader()
-    plain = [{k: v if isinstance(v, str) else json.dumps(v) for k, v in row.items() if v is not None} for row in rows]
-    writer.writerows(plain)
-    return stream.getvalue().encode()
-
-
-def place(export: Path, name: str, content: bytes) -> None:
-    path = export / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-
-
-@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
-@pytest.mark.parametrize("form", [{}, {"quoting": csv.QUOTE_ALL}, {"lineterminator": "\n"}])
-def test_csv_gives_the_rows_that_json_gives(export: Path, tmp_path: Path, name: str, form: dict[str, Any]) -> None:
-    odd = 'He said "1,\n2\r\n\n3", or: \u2028 \u00e9'
-    rows = [observation(n, usage_details={"input": 7}, level=None, tags=["desk"]) for n in (1, 2)]
-    rows.append(observation(3, usage_details=None, input=odd, output=odd, level=None, tags=[]))
-    write(export, "observations_v2/a.jsonl", rows)
-    place(tmp_path / "csv", f"observations_v2/{name}", csv_of(rows, **form))
-    place(tmp_path / "csv", "scores/a.csv", csv_of([score(1, 1, 0.5)]))
-    result, wanted = read(LangfuseExport(str(tmp_path / "csv"))), read(LangfuseExport(str(export)))
-    for trace in [*result.traces, *wanted.traces]:
-        trace.metadata = json.loads(trace.metadata)
-    assert (result.traces, result.rejected) == (wanted.traces, [])
-    assert [each.value for each in result.scores] == [0.5]
-
-
-GOOD = csv_of([observation(1)])
-
-
-@pytest.mark.parametrize(
-    ("content", "counted"),
-    [
-        (GOOD + b"a,b\n" + b'"x"y\n' + GOOD.split(b"\n", 1)[1], ["malformed:2:None", "malformed:3:None"]),
-        (csv_of([observation(1), observation(2)], quoting=csv.QUOTE_ALL)[:-10], ["malformed:2:None"]),
-    ],
-    ids=["other fields", "breaks off in a text"],
-)
-def test_csv_that_does_not_fit_is_counted(export: Path, content: bytes, counted: list[str]) -> None:
-    place(export, "observations_v2/a.csv", content)
-    rows = read(LangfuseExport(str(export)))
-    assert (rows.traces[0].line, reasons(rows)) == (1, counted)
-
-
-FIELDS = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), min_size=1)
-
-
-@given(st.lists(st.lists(FIELDS, min_size=2, max_size=2)), st.integers(1, 50))
-def test_what_was_written_is_read_in_any_pieces(rows: list[list[str]], size: int) -> None:
-    stream = io.StringIO(newline="")
-    csv.writer(stream, lineterminator="\n").writerows([["a", "b"], *rows])
-    result = [row for batch in csv_records(cut(stream.getvalue().encode(), size)) for _, row in batch.records]
-    assert result == [{"a": first, "b": second} for first, second in rows]
