@@ -18,7 +18,6 @@ from pipeline.registry.versions import project
 from pipeline.rollout.controller import Pace, drive
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.grading import answer_grader, by_thumbs
-from pipeline.rollout.notices import tell
 from pipeline.rollout.probe import fingerprint_of_files
 from pipeline.rollout.record import Fingerprints, RolloutState, read_events
 from pipeline.rollout.router import LiveMetricsPort, NullMetrics, RolloutPorts, Unsettled
@@ -30,12 +29,10 @@ from pipeline.traces.records import GovernedTraces
 UNWATCHED = NullMetrics()
 
 
-def rollout_ports(deployment: Deployment, metrics: LiveMetricsPort = UNWATCHED, log: Log = print) -> RolloutPorts:
+def rollout_ports(deployment: Deployment, metrics: LiveMetricsPort = UNWATCHED) -> RolloutPorts:
     """The rollout and its world, as the recipe names it."""
-    store, name, url = deployment.store(), deployment.recipe().base_model.name, deployment.notify_url()
-    split, follow = traffic_split(deployment), partial(project, deployment.registry_uri())
-
-    return RolloutPorts(store, name, split, follow, metrics, notify=lambda: tell(store, name, url))
+    store, name = deployment.store(), deployment.recipe().base_model.name
+    return RolloutPorts(store, name, traffic_split(deployment), partial(project, deployment.registry_uri()), metrics)
 
 
 def read_status(deployment: Deployment) -> RolloutStatus:
@@ -84,7 +81,7 @@ def follow_rollout(
     store, name = deployment.store(), deployment.recipe().base_model.name
     state = read_state(store, name)
     if not state.active or state.proposal is None:
-        return drive(rollout_ports(deployment, log=log), Pace(0.0), log)
+        return drive(rollout_ports(deployment), Pace(0.0), log)
     recipe = _judged_by(deployment, log)
     by_feedback = state.proposal.policy.by_feedback
     thumbs = by_thumbs(recipe.rewards.feedback, recipe.rollout.rated_within_s) if by_feedback else None
@@ -100,7 +97,7 @@ def follow_rollout(
             traffic.wait(seconds)
 
         pace = Pace(drive_for_s, deployment.recipe().rollout.look_every_s, time.time, wait)
-        state = drive(rollout_ports(deployment, traffic.metrics, log=log), pace, log)
+        state = drive(rollout_ports(deployment, traffic.metrics), pace, log)
         looked()
         return state
 

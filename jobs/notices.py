@@ -1,18 +1,18 @@
-"""What people are told of iterations and failed runs: the job `tell` sends it to NOTIFY_URL, at least once. No message
-has a text of users, or of an error, which may quote one."""
+"""Sensor `notices_due`: tells people at NOTIFY_URL, at least once, of a rollout, of iterations that ended without a
+candidate in the traffic, and of runs that failed. No message has a text of users, or of an error, which may quote
+one."""
 
+import json
 from collections.abc import Iterator
 
 import dagster as dg
 
 from assets.naming import LABELLING, LOOP, ROLLOUT
 from assets.resources import Deployment
-from jobs.preference_tuning import executor
 from jobs.triggers import ended_iterations
-from pipeline.core import layout
-from pipeline.rollout.notices import Notice, Told, send
+from pipeline.rollout.notices import Notice, notices, post
+from pipeline.rollout.record import read_events
 
-MARK = f"{layout.ITERATIONS}/notices.json"
 WATCHED = (LOOP, LABELLING, ROLLOUT, "forget", "lake_upkeep", "review_sample", "delete_orphaned_gang")
 """Jobs whose failed runs are told."""
 NEWEST = 20
@@ -27,40 +27,39 @@ ENDINGS = {
 so."""
 
 
-def waiting(instance: dg.DagsterInstance, deployment: Deployment) -> list[Notice]:
-    """What was not told yet, in order; where nothing ever was, the newest alone."""
-    told = deployment.store().read(MARK, Told)
-    every = sorted([*_endings(deployment), *_failures(instance, deployment)])
-    return every[-1:] if told is None else [notice for notice in every if notice.epoch > told.sent]
-
-
-@dg.op
-def tell_what_is_due(context: dg.OpExecutionContext, deployment: Deployment) -> None:
-    """One message of what was not told yet. A receiver that does not take it gets it later, and fails no run."""
-    due = waiting(context.instance, deployment)
-    if error := send(deployment.store(), MARK, due, deployment.notify_url(), "pt status"):
-        context.log.warning(f"Not told yet: {error}")
-    else:
-        context.log.info("\n".join(notice.text for notice in due) or "There was nothing to tell.")
-
-
-@dg.job(executor_def=executor)
-def tell():
-    """Sends to NOTIFY_URL which iterations ended without a candidate in the traffic, and which runs failed."""
-    tell_what_is_due()
-
-
-def _endings(deployment: Deployment) -> Iterator[Notice]:
+def notices_due(context: dg.SensorEvaluationContext, deployment: Deployment) -> dg.SkipReason:
+    """Posts to NOTIFY_URL what a rollout waits for or how it ended, which iterations were held or refused, and which
+    runs failed. What the receiver does not take is posted by the next tick; the first tick only records.
+    """
+    if not (url := deployment.notify_url()):
+        return dg.SkipReason("NOTIFY_URL is not set.")
     name = deployment.recipe().base_model.name
+    every = [
+        *notices(read_events(deployment.store(), name)),
+        *_endings(deployment, name),
+        *_failures(context.instance, name),
+    ]
+    newest = json.dumps({each.kind: each.place for each in sorted(every)})
+    if context.cursor is None:
+        context.update_cursor(newest)
+        return dg.SkipReason("What comes from now on is told.")
+    told: dict[str, int] = json.loads(context.cursor)
+    due = [each.text for each in every if each.place > told.get(each.kind, 0)]
+    if due and (error := post(due, url)):
+        return dg.SkipReason(f"Not told yet: {error}")
+    context.update_cursor(newest)
+    return dg.SkipReason("\n".join(due) or "Everything was told.")
+
+
+def _endings(deployment: Deployment, name: str) -> Iterator[Notice]:
     for ended in ended_iterations(deployment.store()):
         if words := ENDINGS.get(ended.outcome.ending):
-            yield Notice(ended.at, f"{name}, iteration {ended.id}: {words}. To read more: pt status")
+            yield Notice("ended", ended.at, f"{name}, iteration {ended.id}: {words}. To read more: pt status")
 
 
-def _failures(instance: dg.DagsterInstance, deployment: Deployment) -> Iterator[Notice]:
-    name = deployment.recipe().base_model.name
+def _failures(instance: dg.DagsterInstance, name: str) -> Iterator[Notice]:
     for job in WATCHED:
         failed = dg.RunsFilter(job_name=job, statuses=[dg.DagsterRunStatus.FAILURE])
         for record in instance.get_run_records(failed, limit=NEWEST):
             text = f"{name}: RUN FAILED, {job} (run {record.dagster_run.run_id}). Dagster has the reason."
-            yield Notice(int((record.end_time or record.update_timestamp.timestamp()) * 1e9), text)
+            yield Notice("failed", int((record.end_time or record.update_timestamp.timestamp()) * 1e9), text)

@@ -12,12 +12,11 @@ from assets.environment import DATA_ROOT_TAG
 from assets.naming import LABELLING, LOOP, ROLLOUT
 from assets.resources import Deployment
 from jobs.gangs import gang_held, gang_orphaned
-from jobs.notices import waiting
+from jobs.notices import notices_due
 from jobs.preference_tuning import UNFINISHED
 from jobs.triggers import Target, champion_quality, lately, new_labels
 from pipeline.recipe import Automation
 from pipeline.rollout.fold import read_state
-from pipeline.rollout.notices import due
 
 Asked = dg.RunRequest | list[dg.RunRequest] | dg.SkipReason
 EVENT_TAG = "preference_tuning/asked_for"
@@ -25,14 +24,12 @@ EVENT_TAG = "preference_tuning/asked_for"
 
 
 def rollout_due(context: dg.SensorEvaluationContext, deployment: Deployment) -> Asked:
-    """Asks for a look at the active rollout, at a held one too, for it may do harm while a person decides; and for a
-    last one where people were not told yet how it ended.
+    """Asks for a look at the active rollout, at a held one too, for it may do harm while a person decides.
 
     How long it dwelt is in its record, not here.
     """
-    store, name = deployment.store(), deployment.recipe().base_model.name
-    state = read_state(store, name)
-    if not state.active and not (deployment.notify_url() and due(store, name)):
+    state = read_state(deployment.store(), deployment.recipe().base_model.name)
+    if not state.active:
         return dg.SkipReason(f"No rollout to look after: {state.phase}.")
     if _is_under_way(context, ROLLOUT):
         return dg.SkipReason("A look is under way.")
@@ -94,20 +91,6 @@ def feedback_drift(context: dg.SensorEvaluationContext, deployment: Deployment) 
     return ask(context, deployment, f"feedback_drift of iteration {iteration.id}", cursor, {"feedback_drift": fell})
 
 
-def notices_due(context: dg.SensorEvaluationContext, deployment: Deployment) -> Asked:
-    """Asks for a message to NOTIFY_URL when an iteration was held or refused, or a run failed, and no message was sent.
-
-    Of a rollout that is held, over, or waits for a signature its own looks tell (`rollout_due`).
-    """
-    if not deployment.notify_url():
-        return dg.SkipReason("NOTIFY_URL is not set.")
-    if not waiting(context.instance, deployment):
-        return dg.SkipReason("Everything was told.")
-    if _is_under_way(context, "tell"):
-        return dg.SkipReason("It is being told.")
-    return dg.RunRequest()
-
-
 def ask(
     context: dg.SensorEvaluationContext,
     deployment: Deployment,
@@ -131,13 +114,13 @@ def sensors_of(settings: Deployment, jobs: dict[str, Target]) -> list[dg.SensorD
     """Of one model. `jobs`: by name. The recipe is read at each tick: the process of the code lives for days."""
 
     def sensor(
-        name: str, job: str, every_s: int, evaluate: Callable[[dg.SensorEvaluationContext, Deployment], Any]
+        name: str, job: str | None, every_s: int, evaluate: Callable[[dg.SensorEvaluationContext, Deployment], Any]
     ) -> dg.SensorDefinition:
         is_on = evaluate is gang_held  # it ends work, and begins none
         return dg.SensorDefinition(
             name=name,
             evaluation_fn=lambda context: evaluate(context, settings.fresh()),
-            job=jobs[job],
+            job=jobs[job] if job else None,
             minimum_interval_seconds=every_s,
             description=inspect.getdoc(evaluate),
             default_status=dg.DefaultSensorStatus.RUNNING if is_on else dg.DefaultSensorStatus.STOPPED,
@@ -157,7 +140,7 @@ def sensors_of(settings: Deployment, jobs: dict[str, Target]) -> list[dg.SensorD
         sensor("new_labels", LOOP, 300, new_labels_came),
         sensor("feedback_drift", LOOP, 300, feedback_drift),
         sensor("rollout_due", ROLLOUT, 60, rollout_due),
-        sensor("notices_due", "tell", 60, notices_due),
+        sensor("notices_due", None, 60, notices_due),
         orphaned(lambda context: gang_orphaned(context, settings.fresh())),
         sensor("gang_held", "delete_orphaned_gang", 300, gang_held),
     ]

@@ -1,5 +1,5 @@
-"""Notices to people: one POST to a webhook, tried again by the next tick while the receiver is down.
-The rollout's events say what is to be told; no message quotes a prompt or the text of an error."""
+"""What people are told of a rollout, by its events, and the POST to a webhook. No message quotes a prompt or an error's
+text."""
 
 from __future__ import annotations
 
@@ -7,14 +7,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from pipeline.core import layout
-from pipeline.core.storage import Record, Store
-from pipeline.rollout.record import TERMINAL, Phase, Proposal, RolloutEvent, read_events
+from pipeline.rollout.record import TERMINAL, Phase, Proposal, RolloutEvent
 
 ANSWERS_WITHIN_S = 5.0
-MARK = "notices.json"
-MOST_LINES = 10
-"""Of one message; of more, the newest."""
 LONGEST_REASON = 300
 NOT_OBEYED_AFTER = 3
 """Ticks in a row in which the router did not read 0%, after which a notice is sent."""
@@ -27,16 +22,11 @@ WORDS = {
 
 
 class Notice(NamedTuple):
-    """One line of a message. `epoch`: its place among all of them."""
+    """One line of a message. `place`: among those of its kind."""
 
-    epoch: int
+    kind: str
+    place: int
     text: str
-
-
-class Told(Record):
-    """The last epoch that was told."""
-
-    sent: int
 
 
 def notices(events: Sequence[RolloutEvent]) -> list[Notice]:
@@ -57,7 +47,7 @@ def notices(events: Sequence[RolloutEvent]) -> list[Notice]:
         if words:
             version = proposal.version
             subject = f"{version.name} version {version.version} ({version.model.digest[:12]})"
-            result.append(Notice(event.epoch, f"{subject}, rollout {event.rollout}: {words}"))
+            result.append(Notice("rollout", event.epoch, f"{subject}, rollout {event.rollout}: {words}"))
         before = event.phase
     return result
 
@@ -70,33 +60,11 @@ def _reason(event: RolloutEvent, by: str) -> str:
     return f"{sentence}{f' (by {by})' if by else ''}."
 
 
-def due(store: Store, model_name: str) -> list[Notice]:
-    """What was not told yet; where nothing ever was, of the latest rollout alone."""
-    events, told = read_events(store, model_name), store.read(layout.rollout(model_name, MARK), Told)
-    opened = max((event.epoch for event in events if event.proposal is not None), default=1)
-    sent = opened - 1 if told is None else told.sent
-    return [notice for notice in notices(events) if notice.epoch > sent]
-
-
-def tell(store: Store, model_name: str, url: str) -> str:
-    """Send what is due, as one message; why that failed, or ""."""
-    mark = layout.rollout(model_name, MARK)
-    try:
-        return send(store, mark, due(store, model_name), url, "pt report") if url else ""
-    except (OSError, ValueError) as error:  # no traffic waits for a message
-        return str(error)
-
-
-def send(store: Store, mark: str, waiting: Sequence[Notice], url: str, earlier: str) -> str:
-    """Post `{"text": ...}`, as Slack's incoming webhooks take it, and note at `mark` what was told; why that failed, or
-    "". The URL is a secret: only its host is named. `earlier`: the command that shows the rest."""
+def post(lines: Sequence[str], url: str) -> str:
+    """Post `{"text": ...}`, as Slack's incoming webhooks take it; why that failed, or "". The URL is a secret: only its
+    host is named."""
     import httpx2
 
-    if not url or not waiting:
-        return ""
-    lines = [notice.text for notice in waiting[-MOST_LINES:]]
-    if left_out := len(waiting) - len(lines):
-        lines.insert(0, f"{left_out} earlier ones: {earlier}")
     # Slack reads <!channel> and links out of a text; a person's reason is to stay what it is.
     text = "\n".join(lines).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     host = urlsplit(url).hostname or "NOTIFY_URL"
@@ -104,7 +72,4 @@ def send(store: Store, mark: str, waiting: Sequence[Notice], url: str, earlier: 
         status = httpx2.post(url, json={"text": text}, timeout=ANSWERS_WITHIN_S, follow_redirects=False).status_code
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         return f"{host} cannot be reached ({type(error).__name__})"
-    if status >= 300:
-        return f"{host} answered {status}"
-    store.write(mark, Told(sent=waiting[-1].epoch))
-    return ""
+    return f"{host} answered {status}" if status >= 300 else ""

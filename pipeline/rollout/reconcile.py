@@ -1,4 +1,4 @@
-"""Traffic, registry, audit log and people follow the record as it is now, whoever wrote it. No weight rises onto a slot
+"""Traffic, registry and audit log follow the record as it is now, whoever wrote it. No weight rises onto a slot
 that does not serve that model or has too few servers, and one that a person lowered is not raised again."""
 
 import math
@@ -32,8 +32,6 @@ def reconcile(ports: RolloutPorts, now: float) -> Tick:
         drop_tallies(ports.store, ports.model_name, state)
     except (OSError, ValueError) as error:  # likewise: traffic has moved, the next tick tries again
         errors.append(f"audit: {error}")
-    if failed := ports.notify():
-        errors.append(f"notice: {failed}")
     return Tick(state=state, errors=tuple(errors))
 
 

@@ -171,13 +171,11 @@ class RolloutPorts:
     project: Projection
     metrics: LiveMetricsPort = NullMetrics()  # noqa: RUF009 (it has no state)
     intact: Callable[[ModelRef], bool] = is_intact
-    notify: Callable[[], str] = str
-    """Tells people what the record has to tell (notices.py); why that failed, or ""."""
 
 
 class Tick(Record):
-    """The state after a tick or a decision, what could not follow it this time (router, registry, audit log or notices:
-    the next tick tries again), and why a decision has no effect."""
+    """The state after a tick or a decision, what could not follow it this time (router, registry, audit log: the
+    next tick tries again), and why a decision has no effect."""
 
     state: RolloutState
     errors: tuple[str, ...] = ()

@@ -1,6 +1,6 @@
 """What people are told of iterations and runs, by a real web server; once, and never not at all."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import dagster as dg
@@ -8,14 +8,18 @@ import pytest
 
 from assets.records import Ending, conclude
 from jobs.definitions import definitions
-from jobs.notices import tell
-from jobs.sensors import notices_due
+from jobs.notices import notices_due
+from pipeline.rollout.fold import read_state
+from pipeline.rollout.record import Phase, RolloutStep, append, step_event
 from tests.jobs.test_sensors import tick
 from tests.labels import label
 from tests.loop import deployment
+from tests.opened import open_rollout
 from tests.pipeline.rollout.webhook import Webhook, webhook
 
 WHY = "a prompt: my landlord is called"
+pytestmark = pytest.mark.slow
+Look = Callable[[], None]
 
 
 @pytest.fixture
@@ -31,72 +35,71 @@ def instance() -> Iterator[dg.DagsterInstance]:
         yield made
 
 
+@pytest.fixture
+def look(tmp_path: Path, instance: dg.DagsterInstance, hook: Webhook) -> Look:
+    """A tick of the sensor, which goes on from the tick before."""
+    cursor: str | None = None
+
+    def next_tick() -> None:
+        nonlocal cursor
+        asked, cursor = tick(notices_due, tmp_path, cursor, instance)
+        assert asked == []
+
+    return next_tick
+
+
 def end(root: Path, id: str, ending: Ending) -> None:
     store = deployment(root).store()
-    iteration = label(store, id, {})
-    conclude(store, iteration, ending, WHY)
+    conclude(store, label(store, id, {}), ending, WHY)
 
 
-def send(root: Path, instance: dg.DagsterInstance) -> None:
-    assert tell.execute_in_process(instance=instance, resources={"deployment": deployment(root)}).success
+def hold(root: Path) -> None:
+    settings = deployment(root)
+    store, name = settings.store(), settings.recipe().base_model.name
+    open_rollout(settings, root, 1.0)
+    for phase in (Phase.GATED, Phase.HELD):
+        state = read_state(store, name)
+        append(store, name, state, step_event(state, 2.0, RolloutStep(phase=phase, reason="the slot is wrong")))
 
 
-def is_due(root: Path, instance: dg.DagsterInstance) -> bool:
-    return bool(tick(notices_due, root, None, instance)[0])
-
-
-def fail(instance: dg.DagsterInstance, job: str) -> str:
-    run = instance.create_run_for_job(definitions.resolve_job_def(job), status=dg.DagsterRunStatus.STARTED)
-    instance.report_run_failed(run, WHY)
-    return run.run_id
-
-
-@pytest.mark.slow
-def test_endings_that_want_a_person_are_told(tmp_path: Path, hook: Webhook, instance: dg.DagsterInstance) -> None:
-    assert not is_due(tmp_path, instance)
+def test_endings_and_rollouts_are_told_once(tmp_path: Path, hook: Webhook, look: Look) -> None:
     end(tmp_path, "long ago", "refused")
-    end(tmp_path, "first", "held")
-    assert is_due(tmp_path, instance)
-    send(tmp_path, instance)
-    assert hook.messages[0].startswith("arithmetic, iteration first: HELD"), "the newest alone, where nothing was told"
-    assert not is_due(tmp_path, instance)
-    for ending in ("rollout", "not trained", "refused", "stopped"):
+    look()
+    assert hook.messages == [], "the first tick only records"
+    for ending in ("rollout", "held", "not trained", "refused", "stopped"):
         end(tmp_path, ending, ending)
-    send(tmp_path, instance)
-    send(tmp_path, instance)
-    lines = hook.messages[1].splitlines()
-    assert [line.split(": ")[1] for line in lines] == ["FAIL", "STOPPED"]
-    assert len(hook.messages) == 2
-    assert WHY not in "\n".join(hook.messages)
+    hold(tmp_path)
+    look()
+    look()
+    (message,) = hook.messages
+    assert [line.split(": ")[1] for line in message.splitlines()] == ["HELD", "HELD", "FAIL", "STOPPED"]
+    assert WHY not in message
 
 
-@pytest.mark.slow
-def test_a_failed_run_is_told(tmp_path: Path, hook: Webhook, instance: dg.DagsterInstance) -> None:
-    end(tmp_path, "first", "held")
-    send(tmp_path, instance)
-    run = fail(instance, "preference_tuning")
-    fail(instance, "tell")  # would tell of itself for ever
-    assert is_due(tmp_path, instance)
-    send(tmp_path, instance)
-    assert hook.messages[1].startswith(f"arithmetic: RUN FAILED, preference_tuning (run {run})")
-    assert WHY not in hook.messages[1]
-    assert not is_due(tmp_path, instance)
+def test_a_failed_run_is_told(hook: Webhook, look: Look, instance: dg.DagsterInstance) -> None:
+    look()
+    job = definitions.resolve_job_def("preference_tuning")
+    run = instance.create_run_for_job(job, status=dg.DagsterRunStatus.STARTED)
+    instance.report_run_failed(run, WHY)
+    look()
+    look()
+    (message,) = hook.messages
+    assert message.startswith(f"arithmetic: RUN FAILED, preference_tuning (run {run.run_id})")
+    assert WHY not in message
 
 
-@pytest.mark.slow
-def test_a_receiver_that_is_away_fails_nobody_and_gets_it_later(
-    tmp_path: Path, hook: Webhook, instance: dg.DagsterInstance
-) -> None:
+def test_a_receiver_that_is_away_gets_it_later(tmp_path: Path, hook: Webhook, look: Look) -> None:
+    look()
     end(tmp_path, "first", "held")
     hook.status = 500
-    send(tmp_path, instance)
+    look()
     hook.status = 200
-    assert is_due(tmp_path, instance)
-    send(tmp_path, instance)
+    look()
+    look()
     assert len(hook.messages) == 2
     assert hook.messages[0] == hook.messages[1]
 
 
 def test_without_an_address_nobody_is_told(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     end(tmp_path, "first", "held")
-    assert not is_due(tmp_path, instance)
+    assert tick(notices_due, tmp_path, None, instance) == ([], None)

@@ -178,7 +178,7 @@ def request(method: str, url: str, body: object = None, **headers: str) -> tuple
 LAUNCH_RUN = {
     "query": "mutation($p: ExecutionParams!) { launchRun(executionParams: $p) { __typename } }",
     "variables": {"p": {"selector": {"repositoryLocationName": "preference_tuning", "repositoryName": "__repository__",
-                                     "jobName": "tell"}}},
+                                     "jobName": "lake_upkeep"}}},
 }  # fmt: skip
 DAEMONS = {"query": "{ instance { daemonHealth { allDaemonStatuses { daemonType healthy } } } }"}
 SEARCH = {"max_results": 1}

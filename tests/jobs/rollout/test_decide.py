@@ -16,12 +16,12 @@ from jobs.preference_tuning import rollout_decision
 from jobs.rollout import main
 from pipeline.core import audit
 from pipeline.rollout.gateway.split import GatewaySplit
-from pipeline.rollout.record import Phase
+from pipeline.rollout.notices import notices
+from pipeline.rollout.record import Phase, read_events
 from pipeline.rollout.router import Split
 from tests.jobs.rollout.decided import decided, hold_again, look, state, weight
 from tests.loop import instance
 from tests.opened import open_rollout
-from tests.pipeline.rollout.webhook import webhook
 
 
 def test_status_without_a_rollout_says_who_serves(settings: Deployment, capsys) -> None:
@@ -48,18 +48,17 @@ def test_status_says_what_is_held_why_and_what_to_type(settings: Deployment, hel
 def test_a_rollback_moves_the_traffic_and_quarantines(
     settings: Deployment, held: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
-    """And is told to people; an MLflow that is away keeps nothing back."""
+    """An MLflow that is away keeps nothing back."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'gone' / 'mlflow.db'}")
-    with webhook() as hook:
-        monkeypatch.setenv("NOTIFY_URL", hook.url)
-        assert main(["rollback", "--reason", "it insults people", "--by", "ada", "--rollout", held]) == 0
+    assert main(["rollback", "--reason", "it insults people", "--by", "ada", "--rollout", held]) == 0
     out = capsys.readouterr().out
     assert f"Rollout {held} is rolled_back: the router reads 0% on the canary (it insults people)" in out
     now = state(settings)
     assert (now.phase, weight(settings)) == (Phase.ROLLED_BACK, 0)
     assert now.opened.version.model.digest in now.past.quarantined
     assert decided(settings)[0] == ("rollback", "ada", "it insults people")
-    assert "ROLLED BACK: the router reads 0%. It insults people (by ada)." in "\n".join(hook.messages)
+    told = notices(read_events(settings.store(), "arithmetic"))[-1].text
+    assert told.endswith("ROLLED BACK: the router reads 0%. It insults people (by ada).")
 
 
 @pytest.mark.slow

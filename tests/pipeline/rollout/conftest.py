@@ -158,7 +158,6 @@ class World:
     metrics: ScriptedMetrics = field(default_factory=ScriptedMetrics)
     registry: MemoryRegistry = field(default_factory=MemoryRegistry)
     now: float = 1000.0
-    told: list[float] = field(default_factory=list)
     folded: tuple[int, RolloutState] | None = None
 
     def __post_init__(self) -> None:
@@ -195,13 +194,7 @@ class World:
         return propose(self.store, iteration, candidate, policy, self.now)
 
     def ports(self) -> RolloutPorts:
-        return RolloutPorts(
-            self.store, NAME, self.router, self.registry, self.metrics, intact=lambda _: True, notify=self.notify
-        )
-
-    def notify(self) -> str:
-        self.told.append(self.now)
-        return ""
+        return RolloutPorts(self.store, NAME, self.router, self.registry, self.metrics, intact=lambda _: True)
 
     def tick(self, after_s: float = 0.0) -> Tick:
         self.now += after_s

@@ -83,10 +83,7 @@ class WitnessedRollout(RuleBasedStateMachine):
         return split.model_copy(update={"canary_weight": weight, "champion_weight": 100 - weight})
 
     def ports(self):
-        return RolloutPorts(
-            self.store, NAME, self.router, self.project, self.world.metrics, intact=lambda _: True,
-            notify=self.world.notify,
-        )  # fmt: skip
+        return RolloutPorts(self.store, NAME, self.router, self.project, self.world.metrics, intact=lambda _: True)
 
     def waits(self, seconds):
         self.world.now += seconds

@@ -1,25 +1,16 @@
-"""Messages to a real web server."""
-
-from collections.abc import Generator
+"""What people are told of a rollout, and messages to a real web server."""
 
 import pytest
 
-from pipeline.rollout import notices
 from pipeline.rollout.decision import abort
-from pipeline.rollout.notices import due, tell
+from pipeline.rollout.notices import notices, post
 from pipeline.rollout.policy import RolloutPolicy
-from pipeline.rollout.record import Phase
-from tests.pipeline.rollout.conftest import NAME, POLICY, World, decided
+from pipeline.rollout.record import Phase, read_events
+from tests.pipeline.rollout.conftest import NAME, POLICY, World
 from tests.pipeline.rollout.local_router import LocalRouter
-from tests.pipeline.rollout.webhook import Webhook, webhook
+from tests.pipeline.rollout.webhook import webhook
 
 SECRET_PROMPT = "my landlord is called"
-
-
-@pytest.fixture
-def hook() -> Generator[Webhook]:
-    with webhook() as running:
-        yield running
 
 
 @pytest.fixture
@@ -35,16 +26,14 @@ def failing(_: object) -> None:
     raise ValueError(f"input_value={SECRET_PROMPT!r} is no row")
 
 
-def told(world: World, hook: Webhook) -> str:
-    return tell(world.store, NAME, hook.url)
+def told(world: World) -> list[str]:
+    return [notice.text for notice in notices(read_events(world.store, NAME))]
 
 
-def test_a_held_rollout_is_told_once_and_without_a_prompt(held: World, hook: Webhook) -> None:
+def test_a_held_rollout_is_told_once_and_without_a_prompt(held: World) -> None:
     assert SECRET_PROMPT in held.state.reason
-    assert told(held, hook) == ""
     held.tick(1000.0)
-    assert told(held, hook) == ""
-    (message,) = hook.messages
+    (message,) = told(held)
     assert f"{NAME} version 1 (new), rollout {held.state.rollout}: HELD" in message
     assert "saw nothing usable" in message and "pt rollout status" in message
     assert SECRET_PROMPT not in message
@@ -62,47 +51,32 @@ APPROVED = POLICY.model_copy(update={"approvers": ("ada",)})
     ],
 )
 def test_an_end_and_an_approval_that_is_wanted_are_told_once(
-    world: World, hook: Webhook, quality: float, policy: RolloutPolicy, phase: str, words: str
+    world: World, quality: float, policy: RolloutPolicy, phase: str, words: str
 ) -> None:
     world.metrics.canary = {"quality": quality}
     world.propose("new", policy=policy)
     world.tick_until(phase)
     for _ in range(3):
-        told(world, hook)
         world.tick(50.0)
-    (message,) = hook.messages
+    (message,) = told(world)
     assert words in message
 
 
-def test_a_router_that_does_not_obey_is_told_once(held: World, hook: Webhook, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_router_that_does_not_obey_is_told_once(held: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalRouter, "apply", lambda self, split: None)
     abort(held.store, NAME, "enough", held.now, "ada")
     for _ in range(20):
         held.tick(50.0)
-        told(held, hook)
     assert held.state.phase is Phase.ROLLING_BACK
-    assert len(hook.messages) == 2
-    assert "NOT OBEYED. It is to go back to 0%" in hook.messages[1]
+    assert len(told(held)) == 2
+    assert "NOT OBEYED. It is to go back to 0%" in told(held)[1]
 
 
-@pytest.mark.slow
-def test_a_receiver_that_fails_gets_the_rest_later(held: World, hook: Webhook) -> None:
-    hook.status = 503
-    assert told(held, hook) == "127.0.0.1 answered 503"
-    for _ in range(12):
-        decided(held, "resume")
-        held.tick_until("held")
-    hook.status = 200
-    assert told(held, hook) == ""
-    lines = hook.messages[1].splitlines()
-    assert lines[0].startswith("3 earlier ones: pt report")
-    assert len(lines) == 1 + notices.MOST_LINES
-    assert due(held.store, NAME) == []
-
-
-def test_the_secret_of_an_address_is_in_no_error(held: World, hook: Webhook) -> None:
-    hook.status = 302
-    errors = [told(held, hook), tell(held.store, NAME, "http://127.0.0.1:9/services/secret")]
-    errors.append(tell(held.store, NAME, "hooks.example.org/secret"))
+def test_the_secret_of_an_address_is_in_no_error() -> None:
+    with webhook() as hook:
+        assert post(["<!channel> & all"], hook.url) == "" and hook.messages == ["&lt;!channel&gt; &amp; all"]
+        hook.status = 302
+        urls = (hook.url, "http://127.0.0.1:9/services/secret", "hooks.example.org/secret")
+        errors = [post(["held"], url) for url in urls]
     assert all(errors) and "secret" not in " ".join(errors)
-    assert errors[2].startswith("NOTIFY_URL cannot be reached")
+    assert errors[0] == "127.0.0.1 answered 302" and errors[2].startswith("NOTIFY_URL cannot be reached")
