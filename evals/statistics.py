@@ -4,7 +4,6 @@ shares of samples come out; leading axes are independent experiments."""
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +17,6 @@ LEVEL = 0.95
 
 BOOTSTRAP_DRAWS = 10_000
 _CHUNK = 500
-_KEPT_COUNTS = 20_000_000
-"""Counts of two bytes that may stay in memory."""
 
 
 def cluster_sums(counts: Array, clusters: Sequence[str]) -> Array:
@@ -105,7 +102,7 @@ def mcnemar(wins: int, losses: int) -> float:
     """Exact one-sided McNemar test: the chance of at least so many wins among the discordant pairs of equal models."""
     from scipy.special import betainc
 
-    return float(betainc(wins, losses + 1, 0.5)) if wins > 0 else 1.0
+    return float(betainc(wins, losses + 1, 0.5))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -120,23 +117,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def resamples(clusters: int, draws: int, seed: int) -> Iterator[Array]:
     """How often each cluster is in each of `draws` resamples of whole clusters, as (rows, clusters) a time; the same
     for a seed."""
-    few = clusters * draws <= _KEPT_COUNTS and clusters <= np.iinfo(np.uint16).max
-    for times in (_kept if few else _drawn)(clusters, draws, seed):
-        yield times.astype(np.float64)
-
-
-@lru_cache(maxsize=1)
-def _kept(clusters: int, draws: int, seed: int) -> tuple[NDArray[np.uint16], ...]:
-    """One evaluation asks for the same resamples at each of its suites and guards."""
-    return tuple(times.astype(np.uint16) for times in _drawn(clusters, draws, seed))
-
-
-def _drawn(clusters: int, draws: int, seed: int) -> Iterator[NDArray[np.int_]]:
     rng = np.random.default_rng(seed)
     for first in range(0, draws, _CHUNK):
         rows = min(_CHUNK, draws - first)
         picked = rng.integers(0, clusters, size=(rows, clusters)) + clusters * np.arange(rows)[:, None]
-        yield np.bincount(picked.ravel(), minlength=rows * clusters).reshape(rows, clusters)
+        yield np.bincount(picked.ravel(), minlength=rows * clusters).reshape(rows, clusters).astype(np.float64)
 
 
 def bootstrap_means(sums: Array, sizes: Array, draws: int, seed: int) -> Array:

@@ -7,7 +7,8 @@ import pytest
 from pydantic import ValidationError
 
 from evals import gate
-from evals.gate import Verdict
+from evals.gate import GateVerdict, Verdict
+from evals.records import Difference, EvalReport, Guard
 from evals.report import table
 from pipeline.recipe import Evaluation
 from tests.pipeline.rewards.judge.endpoint import Request, Said, Server, parts, preferring
@@ -17,15 +18,25 @@ from .judging import gated, judge, section
 pytestmark = pytest.mark.slow
 
 
-def test_a_preferred_candidate_passes_and_a_disliked_one_fails(tmp_path: Path) -> None:
-    settings = section(role="target")
-    verdict, report = gated(tmp_path / "better", judge(0.75), settings)
+@pytest.fixture(scope="module")
+def preferred(tmp_path_factory: pytest.TempPathFactory) -> tuple[GateVerdict, EvalReport]:
+    return gated(tmp_path_factory.mktemp("better"), judge(0.75), section(role="target"))
+
+
+def changed(report: EvalReport, role: str = "target", **changes: Any) -> EvalReport:
+    """The report with another role of its judged suite, and other fields of what was measured of that."""
+    (measured,) = report.judged
+    judged = (measured.model_copy(update=changes),)
+    return report.model_copy(update={"section": section(role=role), "judged": judged})
+
+
+def test_a_preferred_candidate_passes_and_a_disliked_one_fails(
+    preferred: tuple[GateVerdict, EvalReport], tmp_path: Path
+) -> None:
+    verdict, report = preferred
     assert verdict.verdict is Verdict.PASS, verdict.reasons
     assert "| at equal lengths |" in table(report, verdict) and "judged-0 (target" in table(report)
-    (measured,) = report.judged
-    doubted = report.model_copy(update={"judged": (measured.model_copy(update={"problems": ("a problem",)}),)})
-    assert gate.judge(doubted, report.section).reasons[0] == "judged-0: a problem"
-    verdict, _ = gated(tmp_path / "worse", judge(0.25), settings)
+    verdict, _ = gated(tmp_path, judge(0.25), section(role="target"))
     assert verdict.verdict is Verdict.FAIL
     assert verdict.reasons[0].startswith("judged-0: preference not shown")
 
@@ -34,23 +45,53 @@ DISAGREE = "judged-0: the tests of preference disagree"
 
 
 @pytest.mark.parametrize(
-    ("figure", "value", "words"),
+    ("figures", "words"),
     [
-        ("lower", -0.01, DISAGREE),
-        pytest.param("bootstrap_lower", -0.01, DISAGREE, marks=pytest.mark.variant),
-        ("standard_error", 0.2, "judged-0: the standard error of the win rate is 0.2000, above 0.1"),
+        ({"lower": -0.01}, DISAGREE),
+        ({"bootstrap_lower": 0.0}, DISAGREE),
+        ({"standard_error": 0.2, "lower": 0.0}, "judged-0: the standard error of the win rate is 0.2000, above 0.1"),
+        ({"upper": float("nan")}, "judged-0: a number is not finite"),
     ],
 )
-def test_a_preference_that_is_not_sure_is_inconclusive(tmp_path: Path, figure: str, value: float, words: str) -> None:
-    _, report = gated(tmp_path, judge(0.75), section(role="target"))
-    (measured,) = report.judged
-    assert measured.win_rate is not None
-    controlled = measured.win_rate.controlled.model_copy(update={figure: value})
-    rate = measured.win_rate.model_copy(update={"controlled": controlled})
-    changed = report.model_copy(update={"judged": (measured.model_copy(update={"win_rate": rate}),)})
-    verdict = gate.judge(changed, report.section)
+def test_a_preference_that_is_not_sure_is_inconclusive(
+    preferred: tuple[GateVerdict, EvalReport], figures: dict[str, float], words: str
+) -> None:
+    rate = preferred[1].judged[0].win_rate
+    assert rate is not None
+    unsure = rate.model_copy(update={"controlled": rate.controlled.model_copy(update=figures)})
+    report = changed(preferred[1], win_rate=unsure)
+    verdict = gate.judge(report, report.section)
     assert verdict.verdict is Verdict.INCONCLUSIVE
-    assert verdict.reasons[0].startswith(words)
+    assert len(verdict.reasons) == 1 and verdict.reasons[0].startswith(words)
+
+
+NAN = Difference(**dict.fromkeys(Difference.model_fields, float("nan")))
+NO_NUMBER = Guard(name="loss", rule="safe", champion=0.5, candidate=0.5, margin=0.1, difference=NAN)
+
+
+@pytest.mark.parametrize(
+    ("role", "changes", "reason"),
+    [
+        ("target", {"problems": ("a problem",)}, "a problem"),
+        ("target", {"win_rate": None}, "nothing was measured"),
+        ("guard", {"loss": None}, "its loss was not measured"),
+        ("guard", {"loss": NO_NUMBER}, "a number is not finite"),
+        ("report", {"problems": ("a problem",)}, None),
+    ],
+)
+def test_what_was_not_measured_is_inconclusive_where_it_decides(
+    preferred: tuple[GateVerdict, EvalReport], role: str, changes: dict[str, Any], reason: str | None
+) -> None:
+    report = changed(preferred[1], role, **changes)
+    verdict = gate.judge(report, report.section)
+    assert verdict.verdict is (Verdict.INCONCLUSIVE if reason else Verdict.PASS)
+    assert not reason or verdict.reasons == (f"judged-0: {reason}",)
+
+
+def test_a_guard_needs_no_preference(tmp_path: Path) -> None:
+    verdict, _ = gated(tmp_path, judge(0.5), section(role="guard", margin=0.3))
+    assert verdict.verdict is Verdict.PASS
+    assert sum("judged-0" in reason for reason in verdict.reasons) == 1, "the guard alone"
 
 
 @pytest.mark.parametrize("role", ["target", "guard"])
@@ -95,7 +136,7 @@ def test_suites_that_decide_nothing_are_refused(
         Evaluation.model_validate({"suites": suites, **changes})
 
 
-def test_a_judge_does_not_decide_without_a_checked_suite(tmp_path: Path) -> None:
-    _, report = gated(tmp_path, judge(0.75), section(role="target"))
-    verdict = gate.judge(report.model_copy(update={"measurements": ()}), report.section)
+def test_a_judge_does_not_decide_without_a_checked_suite(preferred: tuple[GateVerdict, EvalReport]) -> None:
+    report = preferred[1].model_copy(update={"measurements": ()})
+    verdict = gate.judge(report, report.section)
     assert (verdict.verdict, verdict.reasons) == (Verdict.INCONCLUSIVE, ("no target was measured",))

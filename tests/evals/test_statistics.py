@@ -70,12 +70,9 @@ def test_bootstrap_agrees_with_t_and_with_itself() -> None:
     assert (found.bootstrap_lower != statistics.paired(sums, sizes, alpha=0.05, seed=2).bootstrap_lower).any()
 
 
-def test_resamples_too_many_to_keep_are_drawn_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = np.concatenate(list(statistics.resamples(40, 1200, seed=5)))
-    monkeypatch.setattr(statistics, "_KEPT_COUNTS", 0)
+def test_each_resample_has_as_many_clusters() -> None:
     drawn = np.concatenate(list(statistics.resamples(40, 1200, seed=5)))
-    assert (kept == drawn).all() and kept.dtype == drawn.dtype == np.float64
-    assert (kept.sum(axis=1) == 40).all() and len(np.unique(kept, axis=0)) == 1200
+    assert (drawn.sum(axis=1) == 40).all() and len(np.unique(drawn, axis=0)) == 1200
 
 
 @pytest.mark.parametrize(("share", "size"), [(0.6, 2), (0.97, 2), (0.03, 5)])
@@ -94,6 +91,18 @@ def test_an_arm_without_variation_still_has_an_interval() -> None:
     mean, low, high = statistics.accuracy_interval(sizes, sizes)
     assert (mean, high) == (1.0, 1.0)
     assert low == pytest.approx(stats.binomtest(50, 50).proportion_ci(method="wilson").low, rel=1e-9)
+
+
+def test_an_arm_of_one_sample_a_cluster_has_the_interval_of_a_share() -> None:
+    expected = stats.binomtest(17, 40).proportion_ci(method="wilson")
+    assert statistics.accuracy_interval(np.repeat([1.0, 0.0], [17, 23]), np.ones(40))[1:] == pytest.approx(expected)
+
+
+def test_a_total_of_0_counts_as_half_a_token_in_a_log_ratio() -> None:
+    none, some = np.zeros(30), np.full(30, 2.0)
+    risen, fallen = (statistics.log_ratio(*pair, alpha=0.05, seed=1, draws=9) for pair in ((none, some), (some, none)))
+    for result, value in ((risen, np.log(120)), (fallen, -np.log(120))):
+        assert (result.value[0], result.bootstrap_lower[0]) == pytest.approx((value, value))
 
 
 def test_a_log_ratio_is_bounded_by_the_delta_method() -> None:
@@ -130,4 +139,5 @@ def test_clusters_that_agree_are_never_certain(drawn: tuple[int, tuple[int, int]
     bound = stats.binomtest(0, n, alternative="less").proportion_ci(0.95, method="exact").high
     assert found.lower[0] == pytest.approx((1 - bound) * hits / k - bound), "the others lost all that they could"
     assert found.upper[0] == pytest.approx((1 - bound) * hits / k + bound)
+    assert statistics.t_p_value(0.0, 0.0, n - 1) == 1
     assert statistics.t_p_value(0.5, 0.0, n - 1) == pytest.approx(stats.binomtest(n, n).pvalue)

@@ -52,6 +52,8 @@ def test_composite_leaves_out_what_does_not_apply() -> None:
     assert (reward.final_reward, reward.weights) == (0.5, {"judge": 1.0})
     light = compose({**said(feedback=1.0), "judge": DOES_NOT_APPLY, "latency": DOES_NOT_APPLY}, "rated", SETTINGS)
     assert (light.final_reward, light.reason) == (1.0, ""), "no weight of what does not apply is missed"
+    weightless = compose(said(judge="judge_http"), "rated", Rewards(rated=Weights(feedback=1.0)))
+    assert (weightless.final_reward, weightless.reason) == (None, "no_signal")
 
 
 def test_a_light_silence_is_renormalised_and_a_heavy_one_is_null() -> None:
@@ -67,6 +69,7 @@ def test_the_reason_is_of_the_heaviest_that_was_silent() -> None:
     findings = said(feedback=1.0, correct="timeout", judge="judge_http")
     reward = compose(findings, "rated", settings)
     assert (reward.final_reward, reward.reason) == (None, "judge_http"), "0.4 of the weight spoke"
+    assert compose(findings, "rated", settings, min_weight=0.4).final_reward == 1.0
 
 
 def test_weights_count_by_their_ratios_however_small() -> None:
@@ -102,5 +105,6 @@ def test_a_fresh_completion_is_worth_what_a_logged_one_is(outcome: Outcome, rewa
     fresh = score_fresh(VerifierTask(LONG, "30"), Grade(outcome, "30"), SETTINGS)
     assert fresh.final_reward == (None if reward is None else approx(reward))
     assert fresh.profile == "verified"
+    assert fresh.reason == ("" if reward is not None else outcome.value)
     needed = [name for name in COMPONENTS if getattr(weights_of("verified", SETTINGS), name) > 0]
     assert all(fresh.findings[name].reason != ABSENT for name in needed), "all of it can be computed afresh"

@@ -29,7 +29,7 @@ def report(*failed: str, reasons: tuple[str, ...] = ()) -> RewardModelReport:
     )
 
 
-def drawn(agree: float, prompts: int = 120, k: int = 6, finished: bool = True) -> list[LabelledRow]:
+def drawn(agree: float, prompts: int = 120, k: int = 6) -> list[LabelledRow]:
     """Completions whose quality the reward model sees and the judge sees with weight `agree`."""
     rng = random.Random(0)
     rows: list[LabelledRow] = []
@@ -37,7 +37,7 @@ def drawn(agree: float, prompts: int = 120, k: int = 6, finished: bool = True) -
         for _ in range(k):
             quality = rng.random()
             judge = agree * quality + (1 - agree) * rng.random()
-            fields = {"reference": None, "profile": "fresh", "fresh": True, "finished": finished, "correct": None}
+            fields = {"reference": None, "profile": "fresh", "fresh": True, "correct": None}
             rows.append(row(f"t{prompt}", quality, prompt=str(prompt), reward_model=quality, judge=judge, **fields))
     return rows
 
@@ -85,7 +85,9 @@ def test_the_direction_that_shows_least_counts() -> None:
     ids=["no model", "a probe is covered", "nobody covers it", "too few thumbs", "no order", "no weight"],
 )
 def test_whose_word_counts(reward_model: RewardModelReport | None, weights: Weights, names: tuple[str, ...]) -> None:
-    assert measured(drawn(0.6), reward_model, weights).names == names
+    evidence = measured(drawn(0.6), reward_model, weights)
+    assert evidence.names == names
+    assert evidence.failed_probes == (reward_model.failed_probes if reward_model else ())
 
 
 def test_a_pair_that_scored_nothing_together_shows_nothing() -> None:
@@ -102,8 +104,9 @@ def test_a_choice_is_among_two_completions(k: int, prompts: int) -> None:
     assert measured(drawn(0.6, k=k), report()).gain.n == prompts
 
 
-def test_what_has_not_ended_shows_nothing() -> None:
-    evidence = measured(drawn(0.6, finished=False), report())
+@pytest.mark.parametrize("fields", [{"finished": False}, {"fresh": False}])
+def test_what_has_not_ended_or_is_logged_shows_nothing(fields: dict[str, bool]) -> None:
+    evidence = measured([each._replace(**fields) for each in drawn(0.6)], report())
     assert evidence.names == () and evidence.gain.value is None
 
 

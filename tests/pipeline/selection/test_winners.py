@@ -12,7 +12,7 @@ from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.selection.choose import choose
 from pipeline.selection.pairing import LabelledRow, by_prompt
 from pipeline.selection.preferences import PreferenceDataset
-from pipeline.selection.unpaired import winners
+from pipeline.selection.unpaired import in_order_of_spread, winners
 
 from .labelled import row
 from .test_preferences import FROZEN, SETTINGS, WORDS, Place, answers, asked, read
@@ -117,6 +117,13 @@ FRESH = tuple(
 
 def scored(root: Path, method: str, rows: list[LabelledRow] = ROWS) -> PreferenceDataset:
     return Place(root).build(rows, fresh=FRESH, method=method)
+
+
+def test_samples_of_a_prompt_with_a_reference_or_of_the_log_have_no_spread() -> None:
+    logged = [each._replace(fresh=False) for each in (sample("moon", "a", 0.0), sample("moon", "b", 1.0))]
+    checked = [sample("rain", "a", 0.0)._replace(reference="4"), sample("rain", "b", 1.0)]
+    spread = [sample("sun", "a", 0.0), sample("sun", "b", 1.0)]
+    assert [*in_order_of_spread(by_prompt([*logged, *checked, *spread]))] == [spread[0].prompt]
 
 
 def test_prompts_whose_samples_differ_are_grpos_material(tmp_path: Path) -> None:
