@@ -8,12 +8,12 @@ import dagster as dg
 import pyarrow.parquet as pq
 
 from assets.metadata import VERSION_TAG
-from assets.naming import asset_key
+from assets.naming import owner_of
 from pipeline.core.storage import digest_json
 from pipeline.rewards.records import RewardLabels
 from pipeline.traces.records import UNKNOWN_DAY, GovernedTraces
 
-GOVERNED, LABELLED = "governed_days", "labelled_days"
+GOVERNED, LABELLED, DAYS = "governed_days", "labelled_days", "days"
 PAGE = 1000
 """Events that are looked through for what was told of days."""
 
@@ -26,25 +26,22 @@ class DayOnPage(NamedTuple):
     figures: dict[str, float | int]
 
 
-def days_of(prefix: str | None) -> list[dg.AssetSpec]:
-    partitions = dg.DynamicPartitionsDefinition(name=_partitions(prefix))
+def days() -> list[dg.AssetSpec]:
     return [
         dg.AssetSpec(
-            asset_key(key, prefix),
-            deps=[asset_key(stage, prefix)],
+            name,
+            deps=[stage],
             description=description,
             group_name=group,
-            kinds={kind},
-            owners=[owner],
-            partitions_def=partitions,
+            kinds={"parquet"},
+            owners=[owner_of(group)],
+            partitions_def=dg.DynamicPartitionsDefinition(name=DAYS),
         )
-        for key, stage, description, group, kind, owner in (
-            (GOVERNED, "traces", "Each governed day: rows seen, admitted, rejected.", "traces", "iceberg",
-             "team:ml-platform"),
-            (LABELLED, "reward_labels", "Each day of the newest labels: rows, labels, mean reward.", "rewards",
-             "parquet", "team:post-training"),
+        for name, stage, group, description in (
+            (GOVERNED, "traces", "traces", "Each governed day: rows seen, admitted, rejected."),
+            (LABELLED, "reward_labels", "rewards", "Each day of the newest labels: rows, labels, mean reward."),
         )
-    ]  # fmt: skip
+    ]
 
 
 def governed_days(traces: GovernedTraces) -> list[DayOnPage]:
@@ -69,13 +66,12 @@ def labelled_days(labels: RewardLabels) -> list[DayOnPage]:
     return sorted(days)
 
 
-def tell_of_days(context: dg.AssetExecutionContext, prefix: str | None, asset: str, days: Iterable[DayOnPage]) -> None:
-    """A materialisation for each day that is new, or has another version than its newest one. `prefix`: the recipe's
-    `key_prefix`."""
-    key, listed = asset_key(asset, prefix), {each.day: each for each in days}
+def tell_of_days(context: dg.AssetExecutionContext, asset: str, days: Iterable[DayOnPage]) -> None:
+    """A materialisation for each day that is new, or has another version than its newest one."""
+    key, listed = dg.AssetKey(asset), {each.day: each for each in days}
     if not listed:
         return
-    context.instance.add_dynamic_partitions(_partitions(prefix), list(listed))
+    context.instance.add_dynamic_partitions(DAYS, list(listed))
     versions = _shown_versions(context, key, listed)
     for day, each in listed.items():
         if versions.get(day) != each.version:
@@ -92,7 +88,3 @@ def _shown_versions(context: dg.AssetExecutionContext, key: dg.AssetKey, days: I
         if shown is not None and shown.partition is not None:
             versions.setdefault(shown.partition, (shown.tags or {}).get(VERSION_TAG, ""))
     return versions
-
-
-def _partitions(prefix: str | None) -> str:
-    return f"{prefix}__days" if prefix else "days"

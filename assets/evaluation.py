@@ -6,7 +6,7 @@ import dagster as dg
 
 from assets.cluster import evaluate_on_cluster
 from assets.environment import environment
-from assets.loop_asset import LoopAsset
+from assets.loop_asset import loop_asset
 from assets.metadata import output, picture, warning
 from assets.observations import refuse_blocked
 from assets.resources import Deployment
@@ -21,11 +21,10 @@ from pipeline.traces.context import IterationContext
 from pipeline.training.result import TrainingResult
 
 
-@LoopAsset(
+@loop_asset(
     "evaluation",
     {"python"},
     "evals",
-    loads_a_model=True,
 )
 def eval_report(context: dg.AssetExecutionContext, deployment: Deployment, policy_checkpoint: TrainingResult):
     """Champion and candidate on the same held-out items, paired, with every output kept as evidence."""
@@ -79,7 +78,7 @@ def _evaluate_here(deployment: Deployment, work: IterationContext, plan: EvalPla
         return evaluate(work.store, plan, EvalServices(engine, check, judge), log)
 
 
-@LoopAsset(
+@loop_asset(
     "evaluation",
     {"python"},
     "evals",

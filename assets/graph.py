@@ -16,13 +16,9 @@ An asset is thin: it reads the record of the one before (assets/resources.py), c
 it. The job `canary_rollout` takes the rollout that `canary` opens to its end.
 """
 
-import dagster as dg
-
 from assets import evaluation, registry, rewards, selection, traces, training
-from assets.loop_asset import LoopAsset
-from pipeline.recipe import Recipe
 
-LOOP_ASSETS: list[LoopAsset] = [
+ASSETS = [
     traces.traces,
     rewards.reward_labels,
     rewards.reward_model,
@@ -35,11 +31,3 @@ LOOP_ASSETS: list[LoopAsset] = [
     registry.model_version,
     registry.canary,
 ]
-
-
-def assets_of(recipe: Recipe | None = None) -> list[dg.AssetsDefinition]:
-    return [each.of(recipe) for each in LOOP_ASSETS]
-
-
-ASSETS = assets_of()
-"""Without a prefix."""

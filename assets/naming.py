@@ -1,12 +1,7 @@
-"""What the definitions are called in Dagster: the same for every model; where several share one Dagster, asset keys
-begin with the recipe's `key_prefix`."""
+"""What the definitions are called in Dagster. One Dagster has one model: a project and an instance for each."""
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:  # commands that only read have names to print, and no second for Dagster
-    import dagster as dg
-
-    from pipeline.recipe import Recipe
+import json
+import shlex
 
 LOOP, ROLLOUT, LABELLING = "preference_tuning", "canary_rollout", "label_traces"
 """The jobs that take a recipe: the whole loop, its rollout, and its first two stages alone."""
@@ -14,15 +9,16 @@ DEPLOYMENT, IO_MANAGER = "deployment", "io_manager"
 """Resources."""
 
 
-def asset_key(asset: str, prefix: str | None) -> "dg.AssetKey":
-    import dagster as dg
+def owner_of(group: str) -> str:
+    """The team of a group of assets."""
+    return "team:ml-platform" if group in ("traces", "registry") else "team:post-training"
 
-    return dg.AssetKey([prefix, asset] if prefix else [asset])
 
-
-def launch_command(recipe: "Recipe | None", job: str = LOOP, stage: str = "") -> list[str]:
-    """The words that launch a job of the recipe's model; of the loop, from one stage on (`samples*`)."""
-    prefix = recipe.key_prefix if recipe is not None else None
-    location = ["-l", prefix] if prefix else []
-    selection = ["-o", f"{prefix}__{stage}" if prefix else stage] if stage else []
-    return ["dagster", "job", "launch", *location, "-j", job, *selection]
+def launch_command(job: str = LOOP, stages: str = "", iteration: str = "") -> str:
+    """What launches a job, to be typed; of the loop, some stages of it (`samples*`), of an iteration by its id."""
+    command = f"dagster job launch -j {job}"
+    if stages:
+        command += f" -o {shlex.quote(stages)}"
+    if iteration:
+        command += f" --tags {shlex.quote(json.dumps({'iteration': iteration}))}"
+    return command

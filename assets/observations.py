@@ -9,7 +9,6 @@ import dagster as dg
 
 from assets.kpi import HEAD, Kpi, read_kpi
 from assets.metadata import VERSION_TAG, picture, table
-from assets.naming import asset_key
 from assets.records import Ending, conclude
 from assets.report import write_report
 from assets.resources import Deployment
@@ -48,15 +47,15 @@ def show_figures(context: dg.OpExecutionContext | dg.AssetExecutionContext, depl
     try:
         store, recipe = deployment.store(), deployment.recipe()
         page = write_report(store, recipe, id, time.time())
-        context.log_event(kpi_observation(deployment.key(KPI), read_kpi(store, recipe), str(page)))
+        context.log_event(kpi_observation(read_kpi(store, recipe), str(page)))
     except Exception as error:  # boundary: a picture of what has ended well
         context.log.warning(f"The key figures are not shown: {error!r}. pt report {id} makes the page.")
 
 
-def rollout_observation(canary: dg.AssetKey, report: RolloutStatus, now: float) -> dg.AssetObservation:
-    """One look, to be logged by the run that took it. `canary`: the key of the model's asset."""
+def rollout_observation(report: RolloutStatus, now: float) -> dg.AssetObservation:
+    """One look, to be logged by the run that took it."""
     tags = {"rollout": report.rollout, "phase": str(report.phase)} if report.rollout else {}
-    return dg.AssetObservation(canary, metadata=rollout_metadata(report, now), tags=tags)
+    return dg.AssetObservation("canary", metadata=rollout_metadata(report, now), tags=tags)
 
 
 def rollout_metadata(report: RolloutStatus, now: float) -> dict[str, dg.MetadataValue]:
@@ -84,10 +83,10 @@ def _markdown(report: RolloutStatus, now: float) -> str:
     return "\n\n".join(part for part in ("\n".join(arms), "\n".join(told)) if part)
 
 
-def kpi_asset(prefix: str | None) -> dg.AssetSpec:
+def kpi_asset() -> dg.AssetSpec:
     return dg.AssetSpec(
-        asset_key(KPI, prefix),
-        deps=[asset_key(stage, prefix) for stage in ("policy_checkpoint", "model_version", "canary")],
+        KPI,
+        deps=["policy_checkpoint", "model_version", "canary"],
         group_name="registry",
         kinds={"python"},
         owners=["team:ml-platform"],
@@ -96,8 +95,8 @@ def kpi_asset(prefix: str | None) -> dg.AssetSpec:
     )
 
 
-def kpi_observation(key: dg.AssetKey, kpi: Kpi, page: str) -> dg.AssetObservation:
-    """`key`: of the model's asset; `page`: where the newest page lies."""
+def kpi_observation(kpi: Kpi, page: str) -> dg.AssetObservation:
+    """`page`: where the newest page lies."""
     shown: dict[str, dg.MetadataValue] = {
         "iterations": table(HEAD, [each.row for each in reversed(kpi.iterations)]),
         "quality and cost": picture(quality_and_cost(kpi.bars()), "Quality and cost"),
@@ -105,7 +104,7 @@ def kpi_observation(key: dg.AssetKey, kpi: Kpi, page: str) -> dg.AssetObservatio
         "not in the cost": dg.MetadataValue.text("; ".join(kpi.cost.unknown) or "nothing"),
     }
     figures = {name: dg.MetadataValue.float(value) for name, value in _figures(kpi) if value is not None}
-    return dg.AssetObservation(key, metadata={**shown, **figures})
+    return dg.AssetObservation(KPI, metadata={**shown, **figures})
 
 
 def _figures(kpi: Kpi) -> Iterator[tuple[str, float | None]]:
@@ -130,11 +129,11 @@ def _percent(share: float | None) -> float | None:
     return None if share is None else round(100 * share, 2)
 
 
-def champion_asset(prefix: str | None, section: Automation) -> dg.AssetSpec:
+def champion_asset(section: Automation) -> dg.AssetSpec:
     days = section.champion_max_age_days
     return dg.AssetSpec(
-        asset_key(CHAMPION, prefix),
-        deps=[asset_key("canary", prefix)],
+        CHAMPION,
+        deps=["canary"],
         description="The model that serves: the last one that a rollout promoted.",
         group_name="registry",
         kinds={"mlflow"},
@@ -144,7 +143,7 @@ def champion_asset(prefix: str | None, section: Automation) -> dg.AssetSpec:
 
 
 def tell_of_champion(context: dg.OpExecutionContext, deployment: Deployment) -> None:
-    key, champion = deployment.key(CHAMPION), deployment.champion()
+    key, champion = dg.AssetKey(CHAMPION), deployment.champion()
     last = context.instance.get_latest_materialization_event(key)
     shown = last.asset_materialization if last is not None else None
     if not champion.version or (shown and (shown.tags or {}).get(VERSION_TAG) == champion.model.digest):

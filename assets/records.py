@@ -1,14 +1,11 @@
 """The records of an iteration: how it began and ended, and what each asset leaves, with what to run where that is
 missing. Steps find the records of others there: in the same run, in a re-execution and in a run of one stage."""
 
-import json
-import shlex
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
-from assets.environment import ITERATION_TAG
 from assets.naming import launch_command
 from evals.gate import GateVerdict
 from evals.judged import spent_on
@@ -17,7 +14,6 @@ from k8s.attempts import GangAttempts, LaunchAttempt, Ledger
 from pipeline.core import layout
 from pipeline.core.iteration import Iteration
 from pipeline.core.storage import Record, Store
-from pipeline.recipe import Recipe
 from pipeline.rewards.findings import JudgeSpending
 from pipeline.rewards.records import RewardLabels
 from pipeline.rewards.reward_model.records import RewardModelReport
@@ -123,14 +119,10 @@ RECORDS: dict[str, StageRecord[Any]] = {
 
 def launch_from(store: Store, iteration: str, asset: str) -> str:
     """The command that makes an asset of an iteration and all below it. The newest iteration needs no name."""
-    recipe = store.read(layout.iteration(iteration, layout.RECIPE), Recipe)
     if asset == "traces":
-        return shlex.join(launch_command(recipe))
+        return launch_command()
     newest = store.read(layout.LATEST, Iteration)
-    command = launch_command(recipe, stage=f"{asset}*")
-    if newest is None or newest.id != iteration:
-        command += ["--tags", json.dumps({ITERATION_TAG: iteration})]
-    return shlex.join(command)
+    return launch_command(stages=f"{asset}*", iteration=iteration if newest is None or newest.id != iteration else "")
 
 
 def _missing(store: Store, iteration: str, asset: str) -> str:

@@ -4,7 +4,7 @@ import time
 
 import dagster as dg
 
-from assets.loop_asset import LoopAsset
+from assets.loop_asset import loop_asset
 from assets.metadata import output
 from assets.observations import end, refuse_blocked
 from assets.on_record import MLFLOW_RUN_TAG, judged, on_record, run_links
@@ -26,7 +26,7 @@ DEPLOY_IT = (
 )
 
 
-@LoopAsset(
+@loop_asset(
     "registry",
     {"mlflow"},
     "pipeline/registry",
@@ -63,7 +63,7 @@ def model_version(context: dg.AssetExecutionContext, deployment: Deployment, gat
     )
 
 
-@LoopAsset(
+@loop_asset(
     "registry",
     {"python"},
     "pipeline/rollout",

@@ -1,6 +1,5 @@
 """What the assets are given: the deployment (recipe, store, addresses), and the record of the asset before."""
 
-import shlex
 import subprocess
 from importlib.metadata import version
 from pathlib import Path
@@ -18,7 +17,7 @@ from assets.environment import (
     environment,
     named_address,
 )
-from assets.naming import DEPLOYMENT, LOOP, asset_key, launch_command
+from assets.naming import DEPLOYMENT, launch_command
 from assets.records import RECORDS, TRACES
 from pipeline.core import layout
 from pipeline.core.iteration import Iteration
@@ -112,12 +111,6 @@ class Deployment(dg.ConfigurableResource):
         command whose author would wait for what the file says."""
         refuse_to_mix(pinned(self.store(), iteration), self.recipe(), iteration)
 
-    def key(self, asset: str) -> dg.AssetKey:
-        return asset_key(asset, self.recipe().key_prefix)
-
-    def launch(self, job: str = LOOP) -> str:
-        return shlex.join(launch_command(self.recipe(), job))
-
     def stage(self, log: Log) -> StageContext:
         """What works with the data without going on with an iteration: the recipe is the deployment's of now."""
         return StageContext(self.store(), self.recipe(), self.lake(), log, environment().ray)
@@ -136,7 +129,7 @@ class Deployment(dg.ConfigurableResource):
     def latest(self) -> Iteration:
         latest_iteration = self.store().read(layout.LATEST, Iteration)
         if latest_iteration is None:
-            raise ValueError(f"There is no iteration yet. Launch the whole job: {self.launch()}")
+            raise ValueError(f"There is no iteration yet. Launch the whole job: {launch_command()}")
         return latest_iteration
 
     def champion(self) -> ChampionState:

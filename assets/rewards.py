@@ -8,7 +8,7 @@ import dagster as dg
 
 from assets.days import LABELLED, labelled_days, tell_of_days
 from assets.environment import environment
-from assets.loop_asset import LoopAsset
+from assets.loop_asset import loop_asset
 from assets.metadata import output, picture, shares, table, table_facts, warning
 from assets.resources import Deployment
 from evals.freezing import held_apart
@@ -29,7 +29,7 @@ from pipeline.traces.records import GovernedTraces
 from pipeline.views.iteration import reward_distribution
 
 
-@LoopAsset(
+@loop_asset(
     "rewards",
     {"python", "parquet"},
     "pipeline/rewards",
@@ -50,7 +50,7 @@ def reward_labels(context: dg.AssetExecutionContext, deployment: Deployment, tra
         f"{labels.labelled:,} of {labels.dataset.rows:,} traces labelled, mean reward {labels.mean_reward:.3f}; "
         f"{labels.checked:,} checked now, {labels.remembered:,} known before, {labels.usd:.2f} USD"
     )
-    tell_of_days(context, work.recipe.key_prefix, LABELLED, labelled_days(labels))
+    tell_of_days(context, LABELLED, labelled_days(labels))
     yield output(labels, labels.dataset.digest, _metadata(labels))
     yield from _checks(labels, work.recipe.rewards)
 
@@ -116,11 +116,10 @@ def _checks(labels: RewardLabels, settings: Rewards) -> Iterator[dg.AssetCheckRe
     )
 
 
-@LoopAsset(
+@loop_asset(
     "rewards",
     {"python", "pytorch"},
     "pipeline/rewards/reward_model",
-    loads_a_model=True,
     checks={"admitted": "It may score completions, by every figure of the recipe's rule."},
 )
 def reward_model(context: dg.AssetExecutionContext, deployment: Deployment, reward_labels: RewardLabels):
@@ -162,11 +161,10 @@ def reward_model(context: dg.AssetExecutionContext, deployment: Deployment, rewa
     )
 
 
-@LoopAsset(
+@loop_asset(
     "rewards",
     {"python", "parquet"},
     "pipeline/selection/samples",
-    loads_a_model=True,
 )
 def samples(
     context: dg.AssetExecutionContext,

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import dagster as dg
 
 from assets.cluster import launchable, refuse_unlaunchable
-from assets.loop_asset import LoopAsset
+from assets.loop_asset import loop_asset
 from assets.metadata import output, warning
 from assets.resources import Deployment
 from evals.freezing import held_apart
@@ -25,7 +25,7 @@ from pipeline.training.account import measured_step_s
 from pipeline.training.plan import TrainingPlan, plan_training
 
 
-@LoopAsset(
+@loop_asset(
     "selection",
     {"python", "parquet"},
     "pipeline/selection",
@@ -66,7 +66,7 @@ def preference_dataset(
     )
 
 
-@LoopAsset(
+@loop_asset(
     "selection",
     {"python"},
     "pipeline/selection",

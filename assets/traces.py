@@ -6,7 +6,7 @@ from typing import Any
 import dagster as dg
 
 from assets.days import GOVERNED, governed_days, tell_of_days
-from assets.loop_asset import LoopAsset
+from assets.loop_asset import loop_asset
 from assets.metadata import output, picture, table, table_facts, warning
 from assets.preflight import refuse_later_faults
 from assets.records import begin, outcome
@@ -34,7 +34,7 @@ WEAK_SHOWN = 10
 """Parts that the check names, at most; the log has all of them."""
 
 
-@LoopAsset(
+@loop_asset(
     "traces",
     {"iceberg", "python"},
     "pipeline/traces",
@@ -69,7 +69,7 @@ def traces(context: dg.AssetExecutionContext, deployment: Deployment):
         champion.promotions,
         datetime.now(UTC),
     )
-    tell_of_days(context, recipe.key_prefix, GOVERNED, governed_days(result))
+    tell_of_days(context, GOVERNED, governed_days(result))
     rejected = {str(reason): count for reason, count in result.rejected.items()}
     yield dg.AssetCheckResult(
         check_name="every_row_accounted_for",

@@ -6,7 +6,7 @@ from typing import Any
 import dagster as dg
 
 from assets.cluster import launchable, refuse_unlaunchable, train_on_cluster
-from assets.loop_asset import LoopAsset
+from assets.loop_asset import loop_asset
 from assets.metadata import output, picture, shares, table
 from assets.observations import end, refuse_blocked
 from assets.on_record import MLFLOW_RUN_TAG, launch_tags, on_record, run_links
@@ -37,13 +37,13 @@ RATES = {
 }
 
 
-@LoopAsset(
+@loop_asset(
     "training",
     {"pytorch", "huggingface"},
     "pipeline/training",
     "pipeline/recipe/method.py",
     "pipeline/recipe/methods.py",
-    loads_a_model=True,
+    pool="training",
     output_required=False,
     retry_policy=dg.RetryPolicy(max_retries=2, delay=5),
     checks={"healthy": "What the sentinel says of the training."},

@@ -11,8 +11,8 @@ import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from assets.environment import CHOICE_TAG, DATA_ROOT_TAG, ONE_AT_A_TIME, Choice
-from assets.graph import LOOP_ASSETS
-from assets.naming import LABELLING, LOOP, ROLLOUT, asset_key
+from assets.graph import ASSETS
+from assets.naming import LABELLING, LOOP, ROLLOUT
 from assets.observations import rollout_observation, show_figures, tell_of_champion
 from assets.resources import Deployment
 from assets.rollout import follow_rollout, read_status
@@ -50,13 +50,12 @@ def run_tags(job: str, choice: Choice, recipe: Recipe | None) -> dict[str, str]:
 
 
 def loop_jobs(choice: Choice, recipe: Recipe | None) -> dict[str, UnresolvedAssetJobDefinition]:
-    """The jobs over one model's assets, by name."""
-    prefix = recipe.key_prefix if recipe is not None else None
+    """The jobs over the assets, by name."""
 
     def job(name: str, stages: Sequence[str], description: str) -> UnresolvedAssetJobDefinition:
         return dg.define_asset_job(
             name,
-            selection=dg.AssetSelection.assets(*(asset_key(stage, prefix) for stage in stages)),
+            selection=dg.AssetSelection.assets(*stages),
             executor_def=executor,
             description=description,
             tags=run_tags(name, choice, recipe),
@@ -65,7 +64,7 @@ def loop_jobs(choice: Choice, recipe: Recipe | None) -> dict[str, UnresolvedAsse
     return {
         LOOP: job(
             LOOP,
-            [each.name for each in LOOP_ASSETS],
+            [each.key.to_user_string() for each in ASSETS],
             "One iteration: production traces to a canary. With nothing new it says so and changes nothing.",
         ),
         LABELLING: job(
@@ -82,7 +81,7 @@ def advance_rollout(context: dg.OpExecutionContext, deployment: Deployment) -> N
 
     def looked() -> None:
         now = time.time()
-        context.log_event(rollout_observation(deployment.key("canary"), read_status(deployment), now))
+        context.log_event(rollout_observation(read_status(deployment), now))
 
     state = follow_rollout(deployment, context.log.info, deployment.recipe().rollout.drive_for_s, looked)
     tell_of_champion(context, deployment)

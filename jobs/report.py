@@ -8,7 +8,6 @@ says which).
 """
 
 import argparse
-import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -31,9 +30,7 @@ def main(arguments: Sequence[str]) -> int:
         if not id:
             newest = store.read(layout.LATEST, Iteration)
             if newest is None:
-                raise ValueError(
-                    f"There is no iteration yet. Launch the whole job: {shlex.join(launch_command(recipe))}"
-                )
+                raise ValueError(f"There is no iteration yet. Launch the whole job: {launch_command()}")
             id = newest.id
         path = write_report(store, recipe, id, time.time(), asked.out.absolute() if asked.out is not None else None)
     except (ValueError, OSError) as error:

@@ -6,7 +6,6 @@ Exit codes: the launch's own; with --no-launch 0; 1 when the answer was no; 2 wh
 """
 
 import argparse
-import json
 import os
 import shlex
 import shutil
@@ -18,9 +17,9 @@ from pathlib import Path
 import dagster as dg
 
 from assets.environment import DATA_ROOT_TAG
-from assets.naming import LOOP, launch_command
-from assets.records import RECORDS, VERSION
-from assets.resources import ITERATION_TAG, Deployment, deployment
+from assets.naming import LOOP
+from assets.records import RECORDS, VERSION, launch_from
+from assets.resources import Deployment, deployment
 from jobs.launcher import DetachedRunLauncher
 from pipeline.core import audit, layout
 from pipeline.core.iteration import Iteration
@@ -61,14 +60,12 @@ def main(arguments: Sequence[str]) -> int:
     if names and not asked.yes and not _agreed():
         return 1
     remove(store, iteration, asked.stage, names)
-    command = launch_command(settings.recipe(), stage="" if asked.stage == "traces" else f"{asked.stage}*")
-    if asked.iteration and asked.stage != "traces":
-        command += ["--tags", json.dumps({ITERATION_TAG: iteration.id})]
-    print(shlex.join(command), flush=True)
+    command = launch_from(store, iteration.id, asked.stage)
+    print(command, flush=True)
     if asked.no_launch:
         return 0
     dagster = Path(sys.executable).parent / "dagster"
-    os.execv(dagster, command)
+    os.execv(dagster, shlex.split(command))
 
 
 def leavings(store: Store, iteration: Iteration, stage: str) -> Iterator[str]:

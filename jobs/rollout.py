@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 
-from assets.naming import ROLLOUT
+from assets.naming import ROLLOUT, launch_command
 from assets.resources import Deployment, deployment
 from assets.rollout import read_status, rollout_ports
 from jobs.screen import CYAN, GREEN, GREY, RED, YELLOW, named, paint, terminal_width
@@ -90,7 +90,7 @@ def view(report: RolloutStatus, now: float, width: int = 80, colour: bool = Fals
     for name, text in sentences(report, now):
         yield from named(name, text, width)
     over = report.candidate is None or report.phase in TERMINAL
-    yield from named("commands", deployment().launch() if over else look_command())
+    yield from named("commands", launch_command() if over else launch_command(ROLLOUT))
     for action in report.decisions:
         wants = "--by NAME --reason 'WHY'" if action == "approve" else "--reason 'WHY'"
         yield from named("", f"{COMMAND} {action} --rollout {report.rollout} {wants}")
@@ -134,7 +134,7 @@ def take(settings: Deployment, decision: RolloutDecision) -> Tick:
 
 def outcome_lines(decision: RolloutDecision, done: Tick) -> Iterator[str]:
     """What a decision led to, and what to do next."""
-    state, look = done.state, look_command()
+    state, look = done.state, launch_command(ROLLOUT)
     for error in done.errors:
         yield f"Not everything follows yet, the next look tries again: {error}"
     if done.refused:
@@ -144,7 +144,7 @@ def outcome_lines(decision: RolloutDecision, done: Tick) -> Iterator[str]:
         yield f"  try again: {look}"
     elif decision.action in TO_ZERO:
         yield f"Rollout {state.rollout} is {state.phase}: the router reads 0% on the canary ({state.reason})."
-        yield f"  the next candidate: {deployment().launch()}"
+        yield f"  the next candidate: {launch_command()}"
     elif decision.action == "pause":
         yield f"Rollout {state.rollout} is held at {state.canary_weight}%."
         yield f"  it goes on with: {COMMAND} resume --rollout {state.rollout} --reason 'WHY'"
@@ -156,11 +156,6 @@ def outcome_lines(decision: RolloutDecision, done: Tick) -> Iterator[str]:
             goes_on = "goes on: it had no traffic yet, and gets its first weight once its slot serves it."
         yield f"Rollout {state.rollout} {goes_on}"
         yield f"  the next look: {look}"
-
-
-def look_command() -> str:
-    """What takes the rollout further."""
-    return deployment().launch(ROLLOUT)
 
 
 def exit_code(decision: RolloutDecision, done: Tick) -> int:

@@ -7,7 +7,6 @@ something does (it says what), 2 the recipe or the record of the rollout cannot 
 """
 
 import argparse
-import json
 import shlex
 import sys
 import time
@@ -123,13 +122,13 @@ def next_step(
 ) -> NextStep:
     """What a person may type now."""
 
-    def launch(purpose: str, *more: str, words: Sequence[str] = ()) -> NextStep:
-        """The launch (of the loop, unless it is another) with further overrides, added to those in force."""
+    def launch(purpose: str, *more: str, command: str = "") -> NextStep:
+        """The command (the loop's launch, unless it is another) with further overrides, added to those in force."""
         keys = {override.partition("=")[0] for override in more}
         kept = [override for override in choice.overrides if override.partition("=")[0] not in keys]
         overrides = shlex.join([*kept, *more])
         set_to = f"PREFERENCE_TUNING_OVERRIDES={shlex.quote(overrides)} " if overrides else ""
-        return NextStep(command=f"{set_to}{shlex.join(words or launch_command(recipe))}", purpose=purpose)
+        return NextStep(command=f"{set_to}{command or launch_command()}", purpose=purpose)
 
     if newest is None:
         return launch("makes the first iteration: traces, labels, a training, its evaluation")
@@ -147,13 +146,13 @@ def next_step(
         case "stopped" | "refused":
             return launch(f"trains again, with another seed; {LATER}", f"training.seed={recipe.training.seed + 1}")
         case "held":
-            words = [*launch_command(recipe, stage="canary"), "--tags", json.dumps({"iteration": newest.iteration})]
+            canary = launch_command(stages="canary", iteration=newest.iteration)
             accepted = f'rollout.accept_hold="{newest.iteration}"'
-            return launch("rolls the candidate out all the same, once you have looked at it", accepted, words=words)
+            return launch("rolls the candidate out all the same, once you have looked at it", accepted, command=canary)
         case "in rollout" if state.phase is Phase.HELD:
-            return launch("says what it waits for", words=["pt", "rollout", "status"])
+            return launch("says what it waits for", command="pt rollout status")
         case "in rollout":
-            return launch("takes it as far as its policy allows now", words=launch_command(recipe, ROLLOUT))
+            return launch("takes it as far as its policy allows now", command=launch_command(ROLLOUT))
         case "promoted":
             return launch("starts the next iteration from it")
         case _:

@@ -11,8 +11,7 @@ import pytest
 from mlflow import pyfunc
 
 from assets.days import GOVERNED, LABELLED
-from assets.graph import ASSETS, LOOP_ASSETS
-from assets.loop_asset import code_version
+from assets.graph import ASSETS
 from assets.metadata import VERSION_TAG
 from assets.on_record import on_record
 from assets.records import CHECKPOINT, LABELS, PLAN, REPORT, TRACES, VERDICT, outcome
@@ -105,7 +104,7 @@ def test_plots_are_on_the_materializations(loop: Loop) -> None:
 def test_dagster_knows_the_versions_of_code_and_data(loop: Loop) -> None:
     newest = materializations(loop.instance, loop.first)
     tags = {asset: each.tags or {} for asset, each in newest.items()}
-    code = {each.name: code_version(each.code) for each in LOOP_ASSETS}
+    code = {each.key.to_user_string(): each.code_versions_by_key[each.key] for each in ASSETS}
     assert {asset: each["dagster/code_version"] for asset, each in tags.items()} == code
     versions = {asset: each[VERSION_TAG] for asset, each in tags.items()}
     store, iteration = loop.settings.store(), loop.settings.latest()

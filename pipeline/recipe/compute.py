@@ -124,9 +124,6 @@ class Compute(Section):
     memory_mb: PositiveInt = Field(default=256, le=INT32)
     """What one such process may take to compare a day's rows; beyond it, it spills. Rows on their way through the
     gates come in blocks of 16 MB, whatever the size of the input."""
-    pool: Annotated[str, Field(pattern=r"^[A-Za-z0-9_]{1,60}$")] | None = None
-    """A pool of Dagster for the steps that load a model: recipes that name the same one take turns on one GPU. null: a
-    pool of this model's own, for its trainings alone."""
     nodes: PositiveInt = Field(default=1, le=1000)
     """Machines of a training; the names of pods have room for three digits."""
     processes: PositiveInt = Field(default=1, le=1024)

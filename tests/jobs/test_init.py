@@ -78,7 +78,7 @@ def test_a_project_of_the_wheel_runs(site: Path, tmp_path: Path) -> None:
     assert launched.returncode == 0, launched.stdout + launched.stderr
     assert list(project.glob("data/iterations/*/traces.json"))
     assert {path.name for path in project.iterdir()} <= {
-        *("recipe.yaml", "dagster.yaml", ".env", ".gitignore", "pyproject.toml", "model", "tuning"),
+        *("recipe.yaml", "dagster.yaml", ".env", ".gitignore", "pyproject.toml", "model"),
         *("data", ".dagster", "logs", ".logs_queue"),
     }
 
