@@ -4,7 +4,7 @@ its folder says about sampling: vLLM leaves out a repetition penalty or top_k of
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cached_property
 from importlib import import_module
@@ -110,21 +110,6 @@ class RequestRefused(Exception):
     """A request that this model cannot answer."""
 
 
-Watch = Callable[[list[list[int]]], None]
-"""Is given the token ids of each completion so far, before the next one is drawn."""
-
-
-class Watched:
-    """Shows the tokens so far and changes no score. `width`: tokens of the prompt, with its padding."""
-
-    def __init__(self, watch: Watch, width: int) -> None:
-        self._watch, self._width = watch, width
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        self._watch(input_ids[:, self._width :].tolist())
-        return scores
-
-
 class LoadedModel:
     """One model directory; its weights are read when they are first needed."""
 
@@ -182,15 +167,11 @@ class LoadedModel:
                     latency_s=latency,
                 )
 
-    def generate(
-        self, prompts: list[list[int]], seeds: list[int], sampling: Sampling, watch: Watch | None = None
-    ) -> list[list[int]]:
-        """Token ids of each completion; what follows the first stop id is of no meaning. `watch` sees each step."""
+    def generate(self, prompts: list[list[int]], seeds: list[int], sampling: Sampling) -> list[list[int]]:
+        """Token ids of each completion; what follows the first stop id is of no meaning."""
         inputs = self.tokenizer.pad({"input_ids": prompts}, return_tensors="pt").to(self.model.device)
         width = inputs["input_ids"].shape[1]
         draw = transformers.LogitsProcessorList()
-        if watch is not None:
-            draw.append(Watched(watch, width))
         if sampling.temperature > 0:
             draw.append(SeededDraw(seeds, sampling.temperature, self.model.device))
         config = settings(self.stops, self.tokenizer, sampling.max_completion_tokens)
