@@ -14,18 +14,7 @@ import xxhash
 from pipeline.recipe.traces import Answers, Traces
 from pipeline.traces.arrow import pc
 from pipeline.traces.records import Reason
-from pipeline.traces.rows import (
-    FEEDBACK,
-    MESSAGE,
-    SCHEMA,
-    SEEN,
-    Message,
-    PlainMessage,
-    Rejection,
-    Trace,
-)
-from pipeline.traces.sources.fields import EPOCH
-from pipeline.traces.sources.langfuse_fast import PlainCalls
+from pipeline.traces.rows import FEEDBACK, MESSAGE, SCHEMA, SEEN, Message, Rejection, Trace
 from pipeline.traces.sources.shapes import decoded
 
 BATCH = pa.schema([*SCHEMA, *SEEN])
@@ -37,7 +26,7 @@ REFERENCE_KEY = "expected_answer"
 # Columns that are a trace's attributes as they stand.
 _PLAIN = (
     *("trace_id", "observation_id", "timestamp", "model", "user_id", "session_id", "completion", "input_tokens"),
-    *("output_tokens", "latency_s", "level", "error", "line", "updated_at", "has_payload"),
+    *("output_tokens", "latency_s", "level", "error", "line", "updated_at", "has_payload", "metadata"),
     *("tool_calls", "tools", "unreadable"),
 )
 
@@ -77,14 +66,11 @@ class BatchBuilder:
     def _batch(self, traces: Sequence[Trace]) -> pa.RecordBatch:
         if not traces:
             return _batch_of({})
-        values = _values(traces)
-        metadata = values.pop("metadata")
-        texts = _joined(metadata) if isinstance(metadata[0], msgspec.Raw) else pa.array(metadata, pa.string())
+        values = {name: list(map(attrgetter(name), traces)) for name in Trace.__struct_fields__}
         columns: dict[str, Any] = {name: _column(values[name], BATCH.field(name).type) for name in _PLAIN}
-        decoded_metadata = list(map(self._decode, metadata))
+        decoded_metadata = list(map(self._decode, values["metadata"]))
         picked = {field: list(map(pick, decoded_metadata)) for field, pick in self._pick.items()}
         columns |= {
-            "metadata": texts,
             "day": columns["timestamp"].cast(pa.date32()),
             "consent": pa.repeat(False, len(traces)),
             "messages": (messages := _messages(values["messages"])),
@@ -107,50 +93,22 @@ class BatchBuilder:
         return _batch_of(columns)
 
 
-def _values(traces: Sequence[Trace]) -> dict[str, list[Any]]:
-    columns = traces.columns() if isinstance(traces, PlainCalls) else None
-    if columns is None:
-        return {name: list(map(attrgetter(name), traces)) for name in Trace.__struct_fields__}
-    return {name: columns.get(name) or [getattr(_USUAL, name)] * len(traces) for name in Trace.__struct_fields__}
-
-
 _NO_FEEDBACK = pa.nulls(0, FEEDBACK)
-_USUAL = Trace("", "", EPOCH, "", None, None, [], "", 0)
-"""What every field is that a source of columns leaves out."""
 
 
 def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
     return pa.nulls(len(values), kind) if values.count(None) == len(values) else pa.array(values, kind)
 
 
-def _joined(texts: Sequence[msgspec.Raw]) -> pa.Array:
-    """A string column of UTF-8 that is copied once. Raises ArrowInvalid for what is none."""
-    data, offsets = pa.py_buffer(b"".join(texts)), _offsets(texts).buffers()[1]
-    column = pa.StringArray.from_buffers(len(texts), offsets, data)
-    column.validate(full=True)
-    return column
-
-
 def _batch_of(columns: dict[str, Any]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([columns.get(f.name, pa.array([], f.type)) for f in BATCH], schema=BATCH)
 
 
-def _messages(nested: Sequence[Sequence[Message | PlainMessage]]) -> pa.ListArray:
+def _messages(nested: Sequence[Sequence[Message]]) -> pa.ListArray:
     flat = list(chain.from_iterable(nested))
-    if set(map(type, flat)) <= {PlainMessage}:
-        texts = [list(map(attrgetter(name), flat)) for name in PlainMessage.__struct_fields__]
-    else:
-        whole = [m if isinstance(m, dict) else msgspec.structs.asdict(m) for m in flat]
-        names = [field.name for field in MESSAGE] if max(map(len, whole)) > len(PlainMessage.__struct_fields__) else []
-        texts = [[m["role"] for m in whole], [m["content"] for m in whole]]
-        texts += [[m.get(name) for m in whole] for name in names[len(texts) :]]
-    parts = [pa.array(each, pa.string()) for each in texts]
-    parts += [pa.nulls(len(flat), pa.string())] * (len(MESSAGE) - len(parts))  # role and content alone: the usual case
-    return pa.ListArray.from_arrays(_offsets(nested), pa.StructArray.from_arrays(parts, fields=list(MESSAGE)))
-
-
-def _offsets(nested: Sequence[Sequence[Any]]) -> pa.Array:
-    return pa.array(np.cumsum([0, *map(len, nested)]), pa.int32())
+    parts = [_column([message.get(field.name) for message in flat], field.type) for field in MESSAGE]
+    offsets = pa.array(np.cumsum([0, *map(len, nested)]), pa.int32())
+    return pa.ListArray.from_arrays(offsets, pa.StructArray.from_arrays(parts, fields=list(MESSAGE)))
 
 
 def _content_keys(values: dict[str, list[Any]]) -> list[bytes]:

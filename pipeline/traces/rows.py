@@ -1,8 +1,6 @@
 """The rows of the traces stage: what a source yields, what the gates see, what the governed table holds."""
 
-from collections.abc import Sequence
 from datetime import datetime
-from typing import Literal
 
 import msgspec
 import pyarrow as pa
@@ -80,13 +78,6 @@ class Trace(msgspec.Struct):
     """The source logged something other than text (an image, audio, a file) that no mask can look into."""
 
 
-class PlainMessage(msgspec.Struct, gc=False, forbid_unknown_fields=True):
-    """A message of a role and a text alone, without the dictionary that a `Message` is."""
-
-    role: Literal["system", "user", "assistant", "tool"]
-    content: str
-
-
 class Rejection(msgspec.Struct, frozen=True):
     """A row that stays out. `detail` tells a person why, never with a word of its text."""
 
@@ -101,7 +92,7 @@ class Rejection(msgspec.Struct, frozen=True):
 class Rows(msgspec.Struct):
     """Some megabytes of one part of a source, decoded. Every row of the part ends in exactly one of the lists."""
 
-    traces: Sequence[Trace] = []
+    traces: list[Trace] = []
     rejected: list[Rejection] = []
     scores: list[Score] = []
     attributes: list[Attributes] = []

@@ -26,7 +26,6 @@ MOST = 2**53
 
 
 def put(rows: Rows, row: Trace | Rejection) -> None:
-    assert isinstance(rows.traces, list), "rows that are being read"
     if isinstance(row, Trace):
         rows.traces.append(row)
     else:

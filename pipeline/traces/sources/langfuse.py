@@ -1,11 +1,12 @@
 """Langfuse's words: how an observation becomes a trace, a score feedback, and a trace's own row its attributes, in the
-snake_case of the blob-storage export. `langfuse_fast` reads the usual rows of an export to the same values."""
+snake_case of the blob-storage export. The usual rows of an export are decoded by type, to the same values."""
 
 import math
 import re
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from functools import cache
-from typing import Any, cast
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 
@@ -13,6 +14,7 @@ from pipeline.traces.records import Reason
 from pipeline.traces.rows import Attributes, Rejection, Rows, Score, Trace
 from pipeline.traces.sources import chat
 from pipeline.traces.sources.fields import (
+    MOST,
     count,
     day_of,
     latency_s,
@@ -26,7 +28,7 @@ from pipeline.traces.sources.fields import (
 )
 from pipeline.traces.sources.lines import refusal
 from pipeline.traces.sources.parts import normal_tools
-from pipeline.traces.sources.shapes import decoded, object_of
+from pipeline.traces.sources.shapes import ODD, decoded, object_of
 
 MODEL_CALL = "GENERATION"
 
@@ -63,6 +65,34 @@ class Observation(TraceRow, kw_only=True):
     usage_details: Any = None
     latency: Any = None
     """Seconds in some exports and milliseconds in others: what counts is `end_time` less `start_time`."""
+
+
+UtcTime = Annotated[datetime, msgspec.Meta(tz=False)]
+Count = Annotated[int, msgspec.Meta(ge=0, lt=MOST)] | None
+
+
+class PlainUsage(msgspec.Struct, gc=False, frozen=True):
+    input: Count = None
+    output: Count = None
+
+
+class PlainRow(Observation, kw_only=True, gc=False):
+    """An observation whose fields are of their usual types."""
+
+    start_time: UtcTime
+    end_time: UtcTime | None = None
+    updated_at: UtcTime | None = None
+    name: str | None = None
+    input: str | None = None
+    output: str | None = None
+    metadata: msgspec.Raw = msgspec.Raw(b"{}")
+    usage_details: PlainUsage = PlainUsage()
+    latency: float | None = None
+
+
+class PlainMessage(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str
 
 
 class ScoreRow(msgspec.Struct):
@@ -106,6 +136,46 @@ def add(rows: Rows, line: int, decode: Callable[[], Observation | ScoreRow | Tra
         trace_id = None if row is None else row.trace_id if isinstance(row, Observation | ScoreRow) else row.id
         day = day_of(row.start_time) if isinstance(row, Observation) else None
         rows.rejected.append(refusal(line, error, trace_id, day))
+
+
+_plain_row = msgspec.json.Decoder(PlainRow).decode
+_plain_messages = msgspec.json.Decoder(list[PlainMessage]).decode
+_plain_message = msgspec.json.Decoder(PlainMessage).decode
+
+
+def plain_trace(line: int, text: bytes) -> Trace | None:
+    """The trace of a usual line: a model call of plain texts or messages of text, with an object as metadata and times
+    in UTC. None for any other, which `add` reads."""
+    try:
+        row = _plain_row(text)
+        if row.type != MODEL_CALL or not row.input or not row.output or row.tool_definitions or row.tool_calls:
+            return None
+        messages = _plain_messages(row.input) if row.input[0] == "[" else [PlainMessage("user", row.input)]
+        answer = _plain_message(row.output) if row.output[0] == "{" else PlainMessage("assistant", row.output)
+        metadata = str(row.metadata, "utf-8")
+    except (ValueError, RecursionError):
+        return None
+    if answer.role != "assistant" or metadata[0] != "{" or any(ODD(each.content) for each in (answer, *messages)):
+        return None
+    return Trace(
+        trace_id=row.trace_id,
+        observation_id=row.id,
+        timestamp=row.start_time,
+        model=row.provided_model_name or "",
+        user_id=row.user_id or None,
+        session_id=row.session_id or None,
+        messages=[{"role": each.role, "content": each.content} for each in messages],
+        completion=answer.content,
+        line=line,
+        updated_at=row.updated_at,
+        input_tokens=row.usage_details.input,
+        output_tokens=row.usage_details.output,
+        latency_s=row.latency if row.end_time is None else (row.end_time - row.start_time).total_seconds(),
+        level=row.level or "DEFAULT",
+        error=row.status_message or None,
+        metadata=marked(metadata, **marks_of(row)),
+        name=row.name,
+    )
 
 
 def trace_of(row: Observation, line: int) -> Trace | Rejection:

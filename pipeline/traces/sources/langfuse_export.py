@@ -7,8 +7,7 @@ import msgspec
 
 from pipeline.traces.rows import Rows
 from pipeline.traces.sources.files import JSON, Files
-from pipeline.traces.sources.langfuse import KINDS, Observation, add
-from pipeline.traces.sources.langfuse_fast import plain_calls
+from pipeline.traces.sources.langfuse import KINDS, Observation, add, plain_trace
 from pipeline.traces.sources.lines import blocks
 from pipeline.traces.sources.parquet import records
 from pipeline.traces.sources.protocol import Digest, PartLimits, SourcePart
@@ -47,12 +46,11 @@ class LangfuseExport:
             return
         decode = msgspec.json.Decoder(kind).decode
         for block in blocks(self._files.chunks(part, digest), part.name):
-            rows, lines = Rows(), list(block.lines())
-            if kind is Observation:
-                usual, lines = plain_calls(block)
-                if len(usual):
-                    yield Rows(traces=usual)
-            for line, text in lines:
-                add(rows, line, partial(decode, text))
+            rows = Rows()
+            for line, text in block.lines():
+                if kind is Observation and (trace := plain_trace(line, text)):
+                    rows.traces.append(trace)
+                else:
+                    add(rows, line, partial(decode, text))
             rows.rejected += block.rejected
             yield rows
