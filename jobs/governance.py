@@ -35,7 +35,7 @@ from pipeline.rollout.fold import read_state
 from pipeline.rollout.record import Phase
 from pipeline.traces.erased import ErasedUsers, erased_users, exclusive_lock, shared_lock
 from pipeline.traces.lake import SweepResult, open_lake
-from pipeline.traces.retention import GRACE_S, Retained, ended, retain, retired
+from pipeline.traces.retention import GRACE_S, ended, retain, retired
 from pipeline.traces.sources.protocol import Address
 
 Log = Callable[[str], None]
@@ -108,16 +108,15 @@ def _address(settings: Deployment) -> Address:
         return Address(settings.recipe().traces.source, "")
 
 
-def drop_overdue(settings: Deployment, log: Log) -> Retained:
-    """Retention, and what was built or found out of the data that it drops, whichever run dropped it.
+def drop_overdue(settings: Deployment, log: Log) -> list[str]:
+    """Retention, and what was built or found out of the data that it drops, whichever run dropped it; the days.
 
     Nobody labels or is forgotten meanwhile.
     """
     store = settings.store()
-    address = Address(settings.recipe().traces.source, settings.source_uri())
     with exclusive_lock(store):
         try:
-            return retain(settings.stage(log), address, datetime.now(UTC))
+            return retain(settings.stage(log), datetime.now(UTC))
         finally:  # by what is gone, not by what this call did: one before it may have been killed here
             days = retired(store)
             removed = [*tables.clear(store, ended(store, days)), *reviews.drop_days(store, days)]
@@ -211,10 +210,7 @@ def _confirmed(settings: Deployment, user: str, since: datetime | None) -> bool:
 
 
 def _retain(settings: Deployment, asked: argparse.Namespace) -> int:
-    done = drop_overdue(settings, _log)
-    print(f"Dropped {len(done.days)} governed days and {len(done.raw_deleted)} raw files.")
-    for name in done.raw_overdue:
-        print(f"Overdue, and its owner's to delete: {name}")
+    print(f"Dropped {len(drop_overdue(settings, _log))} governed days.")
     return 0
 
 
@@ -315,10 +311,8 @@ def forget():
 
 @dg.op
 def drop_what_is_overdue(context: dg.OpExecutionContext, deployment: Deployment) -> None:
-    """Retention: governed days and raw files past the recipe's days."""
-    done = drop_overdue(deployment, context.log.info)
-    if done.raw_overdue:
-        context.log.warning(f"{len(done.raw_overdue)} parts of the source are overdue: their owner has to delete them.")
+    """Retention: governed days past the recipe's days."""
+    drop_overdue(deployment, context.log.info)
 
 
 @dg.op(ins={"after": dg.In(dg.Nothing)})

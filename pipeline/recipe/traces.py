@@ -200,15 +200,6 @@ class LakeSection(Section):
     """Older snapshots are expired by upkeep, and the files that only they name are swept."""
 
 
-class Retention(Section):
-    """Days that data is kept, counted from the day of the trace; null keeps it."""
-
-    raw_days: PositiveInt | None = None
-    """Source files under the data root are deleted after so many days; of others, upkeep names the overdue ones."""
-    governed_days: PositiveInt | None = None
-    """Days of the governed table are dropped after so many days, with every snapshot that holds them."""
-
-
 class Traces(Section):
     source: Annotated[SourceSection, Field(discriminator="kind")]
     """What is read: one of the kinds, each with its own fields."""
@@ -252,14 +243,9 @@ class Traces(Section):
     fails and publishes nothing. A part below it is named in a warning. 0: no floor."""
     lake: Annotated[LakeSection, Operational] = LakeSection()
     """Where the governed table lies."""
-    retention: Annotated[Retention, Operational] = Retention()
-    """How long source files and days of the table are kept."""
-
-    @model_validator(mode="after")
-    def _possible(self) -> Traces:
-        if self.source.kind == "prompts" and self.retention.raw_days is not None:
-            raise ValueError("retention.raw_days deletes files of production, not a prompt set. Set it to null.")
-        return self
+    governed_days: Annotated[PositiveInt | None, Operational] = None
+    """Days of the governed table are dropped so many days after their traces, with every snapshot that holds them; null
+    keeps them. Source files are their owner's to delete."""
 
     @property
     def reader(self) -> str:

@@ -199,7 +199,7 @@ def _annotated_by(db: DuckDBPyConnection, files: Sequence[Path]) -> list[int]:
 
 def rules_digest(settings: Traces) -> str:
     """Digest of all that decides whether a row is admitted."""
-    elsewhere = {"source", "window_days", "attribution", "min_admitted_share", "lake", "retention"}
+    elsewhere = {"source", "window_days", "attribution", "min_admitted_share", "lake", "governed_days"}
     rules = settings.model_dump(mode="json", exclude=elsewhere)
     rules |= {"regions_allowed": settings.regions, "reader": settings.reader}
     if isinstance(settings.source, PromptsSource):  # it says what is read of a file, and what stands in every row
@@ -208,7 +208,7 @@ def rules_digest(settings: Traces) -> str:
 
 
 def kept_from(settings: Traces, now: datetime) -> str:
-    days = settings.retention.governed_days
+    days = settings.governed_days
     return "" if days is None else (now.date() - timedelta(days=days)).isoformat()
 
 
@@ -225,14 +225,12 @@ def make_days(
     tasks = [task for day in kept if (task := _task(reading, day)).files]
     outcomes = [done for _, done in zip(tasks, reading.engine.map(compare, tasks, log), strict=True)]
     rules = rules_digest(settings)
-    reports = {each.day: _report(reading, each, rules) for each in outcomes if each.day not in reading.sealed}
+    reports = {each.day: _report(reading, each, rules) for each in outcomes}
     allow(list(reports.values()))
     due: list[tuple[DayOutcome, list[Shard]]] = []
     for outcome in outcomes:
-        report = reports.get(outcome.day)
-        if report is None:
-            _count_late(reading, outcome)
-        elif _is_current(reading, report):
+        report = reports[outcome.day]
+        if _is_current(reading, report):
             log(f"traces: {report.day} is up to date ({report.admitted:,} of {report.seen:,} rows)")
         else:
             due.append((outcome, list(_shards(reading, outcome, report))))
@@ -247,7 +245,6 @@ def make_days(
 
 
 def _task(reading: Reading, day: str) -> DayTask:
-    """What was read of a day; of a sealed one, only what is new."""
     places = [place for place, done in sorted(reading.governed.items()) if day in done.days]
     return DayTask(
         day=day,
@@ -308,17 +305,3 @@ def _publish(reading: Reading, outcome: DayOutcome, report: DayReport, files: li
     store.write(layout.day_report(day), report)  # last: a day without its report is made again
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in report.rejected.items())
     log(f"traces: {day} governed: {report.admitted:,} of {report.seen:,} rows; rejected: {reasons or 'none'}")
-
-
-def _count_late(reading: Reading, outcome: DayOutcome) -> None:
-    """Count the rows that came after their day's raw data was deleted."""
-    store, name = reading.context.store, layout.day_report(outcome.day)
-    published = store.read(name, DayReport)
-    assert published is not None, f"{outcome.day} is sealed and has no report"
-    files = {file.name: file for file in published.files}
-    for place, counts in outcome.counts.items():
-        # A part that was exported once more is accounted for.
-        late = Counter({"seen": counts["seen"], Reason.LATE: counts["seen"]})
-        files.setdefault(reading.parts[place].name, _file_report(reading, place, late))
-    reading.context.log(f"traces: {outcome.day} is sealed, its raw data is past retention; late rows stay out")
-    store.write(name, published.model_copy(update={"files": tuple(files.values())}))

@@ -7,10 +7,12 @@ from typing import NamedTuple
 from pipeline.recipe.traces import Traces
 from pipeline.traces.records import DayReport, FileReport, Reason, total
 
-GONE = frozenset({Reason.ERASED, Reason.LATE})
-NO_EVIDENCE = GONE | {
-    *(Reason.NOT_GENERATION, Reason.SUPERSEDED, Reason.INTERMEDIATE, Reason.HELPER, Reason.DUPLICATE)
-}  # fmt: skip
+NO_EVIDENCE = frozenset(
+    {
+        *(Reason.ERASED, Reason.NOT_GENERATION, Reason.SUPERSEDED),
+        *(Reason.INTERMEDIATE, Reason.HELPER, Reason.DUPLICATE),
+    }
+)
 """Rows that could not have been admitted, and speak against no source."""
 UNREADABLE = frozenset({Reason.MALFORMED, Reason.TOO_LONG})
 MOST_UNREADABLE = 0.1
@@ -38,7 +40,7 @@ class RowCounts(NamedTuple):
         return self.seen - self.count(NO_EVIDENCE)
 
     def below(self, floor: float) -> bool:
-        if not floor or self.seen == self.count(GONE):
+        if not floor or self.seen == self.count({Reason.ERASED}):
             return False
         return not self.admitted or self.admitted < floor * self.eligible
 

@@ -25,7 +25,7 @@ from pipeline.traces.records import UNKNOWN_DAY, DayReport, GovernedTraces, Scop
 from pipeline.traces.scope import CountedDay, Producer, count, identity, scope_of, where
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address
-from pipeline.traces.watermark import Watermark, compare, days_of, sealed
+from pipeline.traces.watermark import Watermark, compare, days_of
 
 WORK = ("pipeline.traces.govern", "pipeline.traces.days")
 """Modules of what runs in the engine's processes."""
@@ -37,9 +37,9 @@ def materialize(
     """Bring the governed table up to date with the source, and name the iteration over its newest days.
 
     `producer`: the champion; `number`: of champions before it. A dataset of 0 rows is not published. Only days that the
-    source lists now, or listed until the retention of its raw data was over, belong to the dataset. Raises ValueError
-    when the source is unreadable or below the floor (`floor`; nothing is published), when another run replaced a day
-    meanwhile or a recogniser cannot be loaded; OSError when the table cannot be written.
+    source lists now belong to the dataset. Raises ValueError when the source is unreadable or below the floor (`floor`;
+    nothing is published), when another run replaced a day meanwhile or a recogniser cannot be loaded; OSError when the
+    table cannot be written.
     """
     store, log, settings, compute = context.store, context.log, context.recipe.traces, context.recipe.compute
     if settings.pii.recogniser is not None:
@@ -47,7 +47,7 @@ def materialize(
     source = open_source(address)
     parts = source.parts()
     watermark = (store.read(layout.WATERMARK, Watermark) or Watermark()).read_by(settings.reader)
-    changes = compare(watermark, parts, settings.retention.raw_days, now)
+    changes = compare(watermark, parts)
     rules = rules_digest(settings)
 
     def allow(current: Watermark, new_reports: Sequence[DayReport] = ()) -> None:
@@ -62,7 +62,7 @@ def materialize(
     started = engines.enter_context(start()) if changes.changed else None
     with engines, shared_lock(store) as forgotten, open_lake(context.lake) as lake:
         stale = {day for day in _stale(store, lake, watermark, rules) if day >= kept_from(settings, now)}
-        if changes.changed or changes.gone or changes.retired or stale:
+        if changes.changed or changes.gone or stale:
             megabytes, new = sum(part.size for part in parts) / 1e6, len(changes.changed)
             log(f"traces: {source.label} lists {len(parts)} parts, {megabytes:,.1f} MB; {new} are new")
             with staging(store) as folder, engines:
@@ -70,8 +70,8 @@ def materialize(
                 ordered = dict(enumerate(sorted(parts, key=lambda part: part.name)))
                 reading = Reading(context, address, now, lake, forgotten, watermark, ordered, engine, folder)
                 days = reading.read(changes, stale)
-                about = make_days(reading, days, partial(allow, reading.watermark(changes, source.label, {})))
-            store.write(layout.WATERMARK, reading.watermark(changes, source.label, about))
+                about = make_days(reading, days, partial(allow, reading.watermark(source.label, {})))
+            store.write(layout.WATERMARK, reading.watermark(source.label, about))
         else:
             allow(watermark)
             log(f"traces: nothing new in the {len(parts)} parts of {source.label}")
@@ -138,7 +138,7 @@ def recorded_results(
 def _stale(store: Store, lake: Lake, known: Watermark, rules: str) -> set[str]:
     """Days whose table is not what their report says, or whose rules have changed since."""
     digests, stale = lake.digests(), set[str]()
-    for day in known.days - sealed(known.parts):
+    for day in known.days:
         report = store.read(layout.day_report(day), DayReport)
         governed = report is not None and (day == UNKNOWN_DAY or digests.get(day) == report.digest)
         if report is None or not governed or report.rules != rules:

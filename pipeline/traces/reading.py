@@ -24,7 +24,7 @@ from pipeline.traces.lake import Lake
 from pipeline.traces.records import UNKNOWN_DAY
 from pipeline.traces.scores import ScoreCounts
 from pipeline.traces.sources.protocol import Address, SourcePart
-from pipeline.traces.watermark import Changes, ReadPart, Watermark, sealed, touched_by
+from pipeline.traces.watermark import Changes, ReadPart, Watermark, touched_by
 
 
 @contextmanager
@@ -59,11 +59,6 @@ class Reading:
     attributes: tuple[Path, ...] = ()
 
     @property
-    def sealed(self) -> set[str]:
-        """Days that cannot be made again, as their raw data is past retention."""
-        return sealed(self.known.parts)
-
-    @property
     def scores(self) -> tuple[Path, ...]:
         return tuple(annotations_file(self.folder, n) for n, done in sorted(self.governed.items()) if done.scores)
 
@@ -79,19 +74,17 @@ class Reading:
         self._govern(new)
         touched = {*stale, *touched_by(known[name] for name in (*changes.gone, *changed) if name in known)}
         touched |= {day for n in new for day in self.governed[n].days} | self._days_said_about(new)
-        again = touched - self.sealed
         unread = [n for n in self.parts if n not in self.governed]
-        self._govern([n for n in unread if again & touched_by([known[self.parts[n].name]])])
+        self._govern([n for n in unread if touched & touched_by([known[self.parts[n].name]])])
         self._check_scores()
         return touched
 
-    def watermark(self, changes: Changes, label: str, annotates: Mapping[int, Collection[str]]) -> Watermark:
+    def watermark(self, label: str, annotates: Mapping[int, Collection[str]]) -> Watermark:
         """The watermark after every day is made. `annotates`: part to the days of the traces that it is about."""
-        read_parts = {name: part for name, part in self.known.parts.items() if part.retired}
-        read_parts |= {name: self.known.parts[name].model_copy(update={"retired": True}) for name in changes.retired}
+        read_parts: dict[str, ReadPart] = {}
         for place, part in self.parts.items():
             read, before = self.governed.get(place), self.known.parts.get(part.name)
-            if before is None or before.version != part.version or before.retired:
+            if before is None or before.version != part.version:
                 assert read is not None, f"{part.name} is new and was not read"
                 before = ReadPart(
                     version=part.version if read.whole else "",

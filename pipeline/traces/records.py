@@ -43,7 +43,6 @@ class Reason(StrEnum):
     TOOL_CALL_ONLY = "tool_call_only"  # only calls that the provider executes itself, and no text
     EMPTY_OUTPUT = "empty_output"
     DUPLICATE = "duplicate"
-    LATE = "late"  # its day's raw files are past their retention: the day cannot be made again
     GATE_ERROR = "gate_error"  # a gate raised: the row fails closed
 
 

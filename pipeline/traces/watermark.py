@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from pydantic import Field
@@ -33,8 +32,6 @@ class ReadPart(Record):
     """Days that have rows of it, and the day in its name."""
     annotates: tuple[str, ...] = ()
     """Days of the traces that its scores or attributes are about."""
-    retired: bool = False
-    """The part is gone because its raw data is past retention; its days stay, and cannot be made again."""
 
 
 class Watermark(Record):
@@ -62,20 +59,14 @@ class Watermark(Record):
 class Changes(NamedTuple):
     changed: tuple[SourcePart, ...]
     gone: tuple[str, ...]
-    retired: tuple[str, ...]
 
 
-def compare(known: Watermark, parts: Iterable[SourcePart], raw_days: int | None, now: datetime) -> Changes:
-    """Parts that are new or changed; those that are gone; of these, those whose retention is over."""
+def compare(known: Watermark, parts: Iterable[SourcePart]) -> Changes:
+    """Parts that are new or changed, and the names of those that are gone."""
     listed = {part.name: part for part in parts}
-    current = {name: part.version for name, part in known.parts.items() if part.version and not part.retired}
-    changed = [part for part in listed.values() if current.get(part.name) != part.version]
-    gone = [name for name, part in known.parts.items() if name not in listed and not part.retired]
-    retired: list[str] = []
-    if raw_days is not None:
-        overdue = (now.date() - timedelta(days=raw_days)).isoformat()
-        retired = [name for name in gone if all(day < overdue for day in touched_by([known.parts[name]]))]
-    return Changes(tuple(changed), tuple(n for n in gone if n not in retired), tuple(retired))
+    current = {name: part.version for name, part in known.parts.items() if part.version}
+    changed = tuple(part for part in listed.values() if current.get(part.name) != part.version)
+    return Changes(changed, tuple(known.parts.keys() - listed.keys()))
 
 
 def days_of(parts: Iterable[ReadPart]) -> set[str]:
@@ -85,10 +76,6 @@ def days_of(parts: Iterable[ReadPart]) -> set[str]:
 def touched_by(parts: Iterable[ReadPart]) -> set[str]:
     """Days that depend on one of the parts."""
     return {day for part in parts for day in (*part.days, *part.annotates)}
-
-
-def sealed(parts: Mapping[str, ReadPart]) -> set[str]:
-    return days_of(part for part in parts.values() if part.retired)
 
 
 MODELS = 5

@@ -171,11 +171,9 @@ def test_retain_upkeep_and_blocks(settings: Deployment, monkeypatch: pytest.Monk
     output = capsys.readouterr().out
     assert "No model is blocked" in output
     assert "Swept" in output
-    keep(monkeypatch, "traces.retention.governed_days=1")
-    keep(monkeypatch, "traces.retention.raw_days=1")
+    keep(monkeypatch, "traces.governed_days=1")
     assert main(["retain"]) == 0
-    assert "Dropped 2 governed days and 2 raw files" in capsys.readouterr().out
-    assert list(settings.store().path("raw").rglob("*.gz")) == []
+    assert "Dropped 2 governed days" in capsys.readouterr().out
     assert rows_of(settings, "bob") == 0
 
 
@@ -223,9 +221,7 @@ def test_forget_job_keeps_the_users_name_out_of_dagster(
 
 
 def test_the_upkeep_job_retains_and_tidies(settings: Deployment, tmp_path: Path) -> None:
-    settings = Deployment(
-        recipe_path=settings.recipe_path, overrides=[*settings.overrides, "traces.retention={governed_days: 1}"]
-    )
+    settings = Deployment(recipe_path=settings.recipe_path, overrides=[*settings.overrides, "traces.governed_days=1"])
     with instance(tmp_path / "dagster") as home:
         assert lake_upkeep.execute_in_process(instance=home, resources={"deployment": settings}).success
     assert rows_of(settings, "bob") == 0

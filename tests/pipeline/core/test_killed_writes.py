@@ -23,7 +23,7 @@ def retention_root(root: Path) -> None:
     govern(store, source, source.uri)
 
 
-@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.variant), 7])
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.variant), 5])
 def test_retention_killed_at_its_writes_heals(tmp_path: Path, every: int) -> None:
     retention_root(tmp_path / "data")
     kills, wrong = differing(retention_work.__name__, tmp_path / "data", tmp_path, every)

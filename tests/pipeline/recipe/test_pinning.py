@@ -27,7 +27,7 @@ RUNNING = [
     "rewards.verifier.workers=5",
     "training.timeout_s=9",
     "data_root=/elsewhere",
-    "traces.retention.raw_days=3",
+    "traces.governed_days=3",
 ]
 JUDGED = [
     "rewards.judge={model: judge, digest: d, concurrency: 3}",

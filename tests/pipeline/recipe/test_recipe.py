@@ -268,7 +268,7 @@ def test_recipe_fields_without_effect_are_meant_to_be() -> None:
     assert fields(Recipe, Operational) == {
         **dict.fromkeys(whole, True),
         "traces": {
-            **dict.fromkeys(("attribution", "min_admitted_share", "lake", "retention"), True),
+            **dict.fromkeys(("attribution", "min_admitted_share", "lake", "governed_days"), True),
             "source": {"code": True},  # its digest decides
         },
         "rewards": {

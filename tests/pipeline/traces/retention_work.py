@@ -6,10 +6,9 @@ from typing import Any
 
 from pipeline.core import audit
 from pipeline.core.storage import Store
-from pipeline.recipe.traces import ExportSource, Retention, Traces
+from pipeline.recipe.traces import ExportSource, Traces
 from pipeline.traces.lake import local_lake, open_lake
 from pipeline.traces.retention import retain, windows
-from pipeline.traces.sources.protocol import Address
 from tests.contexts import KEYS, stage_context
 from tests.pipeline.traces.conftest import NOW
 from tests.pipeline.traces.lake.upkeep_work import WRITES as WRITES
@@ -20,8 +19,7 @@ DAYS = ("2026-01-05", "2026-01-06", "2026-01-07")
 def work(root: Path) -> None:
     store = Store(root, KEYS)
     source = ExportSource(kind="langfuse_export", uri=str(store.path("raw")))
-    settings = Traces(source=source, retention=Retention(governed_days=6, raw_days=6))
-    retain(stage_context(store, traces=settings), Address(source, source.uri), NOW)
+    retain(stage_context(store, traces=Traces(source=source, governed_days=6)), NOW)
 
 
 def state(root: Path) -> dict[str, Any]:
@@ -35,9 +33,8 @@ def state(root: Path) -> dict[str, Any]:
         "rows": rows,
         "digests": digests,
         "data": sorted(Path(name).suffix for name in names if name.startswith("lake/") and name.endswith(".parquet")),
-        "files": sorted(name for name in names if name.startswith(("traces/", "raw/"))),
+        "files": sorted(name for name in names if name.startswith("traces/")),
         "log is whole": audit.verify(store).flaw == "",
-        "days": [entry.detail["days"] for entry in logged if "days" in entry.detail],
-        "raw": sorted({name for entry in logged if "days" not in entry.detail for name in entry.detail["files"]}),
+        "days": [entry.detail["days"] for entry in logged],
         "datasets": sorted(window.digest for window in windows(store)),
     }

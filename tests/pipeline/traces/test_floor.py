@@ -71,7 +71,7 @@ def test_a_wrong_recipe_does_not_empty_the_table(run: Run, store: Store, export:
     ("seen", "admitted", "rejected", "below"),
     [
         (0, 0, {}, False),
-        (5, 0, {Reason.ERASED: 4, Reason.LATE: 1}, False),
+        (5, 0, {Reason.ERASED: 5}, False),
         (5, 0, {Reason.ERASED: 4, Reason.CONSENT: 1}, True),
         (1000, 10, {Reason.CONSENT: 990}, False),
         (1000, 9, {Reason.CONSENT: 991}, True),

@@ -11,7 +11,6 @@ import pytest
 
 from pipeline.core.layout import WATERMARK
 from pipeline.core.storage import Store
-from pipeline.recipe.traces import Retention
 from pipeline.traces.lake import local_lake, open_lake
 from pipeline.traces.materialize import read
 from pipeline.traces.records import DayReport, GovernedTraces, Reason
@@ -97,22 +96,6 @@ def test_what_a_call_says_of_itself_wins_over_its_trace(run: Run, store: Store, 
     assert governed.rejected == {Reason.CONSENT: 1, Reason.CONFIDENTIAL: 1, Reason.REGION: 1}
     (result,) = read(store, local_lake(store), governed.iteration.dataset).to_pylist()
     assert result["user_id"] == "u0"
-
-
-def test_days_past_raw_retention_stay_and_late_rows_are_told(run: Run, store: Store, export: Path) -> None:
-    gone = write(export, day_file(5), [observation(1), observation(2)])
-    write(export, day_file(9), [observation(3, start_time=at(9))])
-    retention = Retention(raw_days=5)
-    run(retention=retention)
-    gone.unlink()
-    governed = run(retention=retention)
-    assert ids(store, governed) == ["t1", "t2", "t3"]
-    write(export, day_file(10), [observation(4), observation(5, start_time=at(10))])
-    governed = run(retention=retention)
-    assert ids(store, governed) == ["t1", "t2", "t3", "t5"]
-    assert governed.days[0].rejected == {Reason.LATE: 1}
-    assert run(retention=retention) == governed
-    assert ids(store, run(retention=retention, max_latency_s=60.0)) == ["t1", "t2", "t3", "t5"]
 
 
 KILLED = """

@@ -1,19 +1,15 @@
 """What is overdue goes from table and disk; what is not stays, and the stage goes on beside it."""
 
-import shutil
-from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pipeline.core import audit
 from pipeline.core.storage import Store
-from pipeline.recipe.traces import ExportSource, Retention, Traces
+from pipeline.recipe.traces import ExportSource, Traces
 from pipeline.traces.lake import local_lake, open_lake
 from pipeline.traces.materialize import read
-from pipeline.traces.retention import Retained, retain
-from pipeline.traces.sources.protocol import Address
+from pipeline.traces.retention import retain
 from tests.contexts import KEYS, stage_context
 
 from .conftest import NOW, Run, observation, write
@@ -31,7 +27,6 @@ def store(tmp_path: Path) -> Store:
 
 @pytest.fixture
 def export(store: Store) -> Path:
-    """Under the data root: what retention may delete."""
     return store.path("raw")
 
 
@@ -42,10 +37,9 @@ def fill(export: Path) -> None:
         write(export, name, [observation(n, start_time=f"{day} 10:00:00.000000"), observation(9, **other)])
 
 
-def drop(store: Store, export: Path, now: Any = NOW, **days: int) -> Retained:
+def drop(store: Store, export: Path, governed_days: int | None = None) -> list[str]:
     source = ExportSource(kind="langfuse_export", uri=str(export))
-    settings = Traces(source=source, retention=Retention(**days))
-    return retain(stage_context(store, traces=settings), Address(source, str(export)), now)
+    return retain(stage_context(store, traces=Traces(source=source, governed_days=governed_days)), NOW)
 
 
 def governed(store: Store) -> set[str]:
@@ -57,10 +51,7 @@ def test_retention_drops_governed_days_and_keeps_their_account(run: Run, store: 
     fill(export)
     whole = run()
     run(window_days=1)
-    done = drop(store, export, governed_days=6)  # from the 6th on
-    assert done.days == ("2026-01-05",)
-    assert whole.iteration.dataset.digest in done.datasets
-    assert len(done.datasets) == 1
+    assert drop(store, export, governed_days=6) == ["2026-01-05"]
     assert governed(store) == set(DAYS[1:])
     with pytest.raises(ValueError, match="Materialise"):
         read(store, local_lake(store), whole.iteration.dataset)
@@ -68,13 +59,14 @@ def test_retention_drops_governed_days_and_keeps_their_account(run: Run, store: 
     assert store.path("traces/days/retired/2026-01-05.json").exists()
     (entry,) = [e for e in audit.entries(store) if e.kind == "retention"]
     assert (entry.subject, entry.detail["days"]) == ("governed before 2026-01-06", ["2026-01-05"])
+    assert entry.detail["datasets"] == [whole.iteration.dataset.digest]
 
 
 def test_the_stage_goes_on_and_does_not_bring_a_dropped_day_back(run: Run, store: Store, export: Path) -> None:
     fill(export)
     run()
     drop(store, export, governed_days=6)
-    again = run(retention=Retention(governed_days=6))
+    again = run(governed_days=6)
     assert again.admitted == 2
     assert governed(store) == set(DAYS[1:])
     assert read(store, local_lake(store), again.iteration.dataset).num_rows == 2
@@ -84,40 +76,5 @@ def test_nothing_is_overdue(run: Run, store: Store, export: Path) -> None:
     fill(export)
     run()
     before = {p: p.read_bytes() for p in store.root.rglob("*") if p.is_file()}
-    assert drop(store, export) == Retained()
-    assert drop(store, export, governed_days=7, raw_days=7) == Retained()
+    assert drop(store, export) == drop(store, export, governed_days=7) == []
     assert {p: p.read_bytes() for p in store.root.rglob("*") if p.is_file()} == before
-
-
-def test_retention_drops_raw_files_and_keeps_governed_days(run: Run, store: Store, export: Path) -> None:
-    fill(export)
-    run()
-    done = drop(store, export, raw_days=6)
-    assert (done.raw_deleted, done.raw_overdue) == ((FILES[0],), ())
-    assert not (export / FILES[0]).exists()
-    assert (export / FILES[1]).exists()
-    assert governed(store) == set(DAYS)
-    again = run(retention=Retention(raw_days=6))
-    assert again.admitted == 3
-    assert [e.detail["files"] for e in audit.entries(store) if e.kind == "retention"] == [[FILES[0]]]
-    assert drop(store, export, raw_days=6) == Retained()
-
-
-def test_raw_files_elsewhere_are_named_and_stay(run: Run, store: Store, export: Path, tmp_path: Path) -> None:
-    fill(export)
-    run()
-    elsewhere = tmp_path / "elsewhere"
-    shutil.copytree(export, elsewhere)  # with its times, which are the files' versions
-    done = drop(store, elsewhere, raw_days=6)
-    assert (done.raw_deleted, done.raw_overdue) == ((), (FILES[0],))
-    assert (elsewhere / FILES[0]).exists()
-
-
-def test_a_file_that_changed_since_it_was_read_is_not_overdue(run: Run, store: Store, export: Path) -> None:
-    fill(export)
-    run()
-    write(export, FILES[0], [observation(7, start_time="2026-01-11 10:00:00.000000")])
-    assert drop(store, export, raw_days=6).raw_deleted == ()
-    run()
-    assert drop(store, export, raw_days=6).raw_deleted == ()
-    assert drop(store, export, NOW + timedelta(days=10), raw_days=6).raw_deleted == FILES

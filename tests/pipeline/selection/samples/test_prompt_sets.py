@@ -14,7 +14,7 @@ import pytest
 from pipeline.core.storage import ModelRef, Store
 from pipeline.recipe import Recipe, Samples, Selection
 from pipeline.recipe.rewards import Rewards, Weights
-from pipeline.recipe.traces import PromptsSource, Retention, Traces
+from pipeline.recipe.traces import PromptsSource, Traces
 from pipeline.rewards.label import label_traces
 from pipeline.rewards.records import RewardLabels
 from pipeline.selection.choose import choose
@@ -141,8 +141,6 @@ def test_prompt_set_needs_samples_and_is_no_traffic_of_a_model() -> None:
     with pytest.raises(ValueError, match=r"nothing draws any\. Add a section samples"):
         recipe_of(traces=Traces(source=source))
     assert isinstance(recipe_of(traces=Traces(source=source), samples=SECTION), Recipe)
-    with pytest.raises(ValueError, match=r"deletes files of production.*Set it to null"):
-        Traces(source=source, retention=Retention(raw_days=3))
 
 
 @pytest.mark.parametrize(
