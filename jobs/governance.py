@@ -1,4 +1,4 @@
-"""Governance at a terminal: `pt governance forget USER [--since DATE] [--yes] | verify | retain | upkeep | ...`.
+"""Governance at a terminal: `pt governance forget USER [--yes] | verify | retain | upkeep | ...`.
 
 Exit codes: 0 done, 1 something is wrong with what was found (it says what), 2 it could not be done (it says why).
 `forget` shows what it will remove, place by place, and asks; `--yes` answers for scripts. `forget -` reads the id
@@ -67,7 +67,6 @@ def parser() -> argparse.ArgumentParser:
 
     user = add("forget", _forget, "remove a user from every table and file, and block the models that saw the data")
     user.add_argument("user", help="the id under which the source has the user; - reads it from standard input")
-    user.add_argument("--since", type=datetime.fromisoformat, help="withdrawn consent: only rows from then on (UTC)")
     user.add_argument("--yes", action="store_true", help="do not ask: for scripts")
     log = add("verify", _verify, "check the audit log, line by line, and every proof against it")
     log.add_argument("--json", action="store_true", help="the result as one JSON object")
@@ -81,11 +80,11 @@ def parser() -> argparse.ArgumentParser:
     return arg_parser
 
 
-def forget_user(settings: Deployment, user_id: str, since: datetime | None, log: Log) -> ErasureProof:
+def forget_user(settings: Deployment, user_id: str, log: Log) -> ErasureProof:
     """Forget a user of this deployment, and take the traffic off a canary that is blocked by that."""
     store, name, uri = settings.store(), settings.recipe().base_model.name, settings.registry_uri()
     now = datetime.now(UTC)
-    person, keepers, address = Person.named(user_id, since), KEEPERS, _address(settings)
+    person, keepers, address = Person.named(user_id), KEEPERS, _address(settings)
     proof = erasure.forget(settings.stage(log), person, registry_uri=uri, now=now, keepers=keepers, address=address)
     if read_state(store, name).phase is Phase.ROLLING_BACK:
         # The rollout's own job would measure first, on rows that may be gone; a rollback needs no measurement.
@@ -162,11 +161,10 @@ def place_lines(places: Counts) -> Iterator[str]:
 def report_lines(proof: ErasureProof, path: str) -> Iterator[str]:
     """The proof for a person."""
     artifacts = proof.affected
-    from_then = f" from {proof.since:%Y-%m-%d %H:%M} UTC on" if proof.since else ""
     if not proof.has_matches:
         yield "Nothing was found of this user. The user is on the list: rows that come are rejected."
     else:
-        yield f"{sum(proof.rows.values()):,} rows of {len(proof.rows)} days are erased{from_then}. In all:"
+        yield f"{sum(proof.rows.values()):,} rows of {len(proof.rows)} days are erased. In all:"
         yield from place_lines(proof.places)
         yield f"{proof.swept_files:,} files of {proof.swept_bytes:,} bytes were swept from the warehouse."
     for title, names in (
@@ -189,17 +187,17 @@ def report_lines(proof: ErasureProof, path: str) -> Iterator[str]:
 
 def _forget(settings: Deployment, asked: argparse.Namespace) -> int:
     user = sys.stdin.readline().rstrip("\r\n") if asked.user == "-" else asked.user
-    if not asked.yes and not _confirmed(settings, user, asked.since):
+    if not asked.yes and not _confirmed(settings, user):
         print("Nothing was changed.", file=sys.stderr)
         return 2
-    proof = forget_user(settings, user, asked.since, _log)
+    proof = forget_user(settings, user, _log)
     print("\n".join(report_lines(proof, str(settings.store().path(layout.proof(proof.id))))))
     return 1 if proof.remains else 0
 
 
-def _confirmed(settings: Deployment, user: str, since: datetime | None) -> bool:
+def _confirmed(settings: Deployment, user: str) -> bool:
     """Show what would go, and ask. Raises ValueError where there is no answer."""
-    stage, person = settings.stage(lambda line: None), Person.named(user, since)
+    stage, person = settings.stage(lambda line: None), Person.named(user)
     preview = erasure.preview(stage, person, settings.registry_uri(), KEEPERS)
     print("\n".join(preview_lines(preview)), file=sys.stderr)
     print("Forget this user? This cannot be undone. [y/N] ", end="", file=sys.stderr, flush=True)
@@ -269,10 +267,7 @@ def _reapply(settings: Deployment, asked: argparse.Namespace) -> int:
     def log(line: str) -> None:
         print(line, file=sys.stderr)
 
-    def forget(user: str, since: datetime | None) -> None:
-        forget_user(settings, user, since, log)
-
-    here = reapply(settings.stage(log), users, datetime.now(UTC), forget)
+    here = reapply(settings.stage(log), users, datetime.now(UTC), lambda user: forget_user(settings, user, log))
     print(f"{len(users)} users are on the list; {here} of them had rows here, which are erased again.")
     return 0
 
@@ -284,18 +279,11 @@ def _log(line: str) -> None:
 @dg.op(
     config_schema={
         "user_id": dg.Field(dg.StringSource, description="The source's id of the user, or better {env: A_VARIABLE}."),
-        "since": dg.Field(str, default_value="", description="ISO date or time, UTC: only rows from then on."),
     }
 )
 def forget_one(context: dg.OpExecutionContext, deployment: Deployment) -> None:
     """Erase a user's rows, block what learned from them, and leave a proof."""
-    since = context.op_config["since"]
-    proof = forget_user(
-        deployment,
-        context.op_config["user_id"],
-        datetime.fromisoformat(since) if since else None,
-        context.log.info,
-    )
+    proof = forget_user(deployment, context.op_config["user_id"], context.log.info)
     context.log.info("\n".join(report_lines(proof, str(deployment.store().path(layout.proof(proof.id))))))
     if proof.remains:
         raise dg.Failure(

@@ -1,7 +1,5 @@
 """What a stage works with (of `benchmarks/contexts.py`), and users who are forgotten."""
 
-from collections.abc import Mapping
-from datetime import datetime
 from pathlib import Path
 
 from benchmarks.contexts import context_of, quiet, recipe_of, stage_context
@@ -19,7 +17,6 @@ def mark_of(user_id: str, keys: MarkKeys = KEYS) -> str:
     return keys.key(Path("/nowhere")).mark(user_hash(user_id))
 
 
-def forgetting(users: Mapping[str, datetime | None]) -> Forgotten:
-    """These users, each from a moment on or altogether."""
-    entries = [ErasedUser(mark=mark_of(user), since=since, proof="p") for user, since in users.items()]
+def forgetting(*users: str) -> Forgotten:
+    entries = [ErasedUser(mark=mark_of(user), proof="p") for user in users]
     return Forgotten(entries, KEYS.key(Path("/nowhere")))

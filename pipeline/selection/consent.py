@@ -1,7 +1,6 @@
 """Consent, asked again: which rows of a dataset the governed table still holds now."""
 
 from collections.abc import Collection
-from datetime import datetime
 from functools import cache
 
 import pyarrow as pa
@@ -15,7 +14,7 @@ from pipeline.traces.lake import LakeConfig, open_lake
 from pipeline.traces.records import Window
 from pipeline.traces.scope import where
 
-COLUMNS = ("trace_id", "observation_id", "consent", "user_id", "timestamp")
+COLUMNS = ("trace_id", "observation_id", "consent", "user_id")
 
 
 def consented(store: Store, lake_config: LakeConfig, dataset: DatasetRef) -> frozenset[tuple[str, str]]:
@@ -32,16 +31,11 @@ def agreed(
 ) -> frozenset[tuple[str, str]]:
     """The same of all that the table has of these days (of `rows` where they are given)."""
     entry_of = cache(forgotten(store).entry)  # the table has a user's id or the pseudonym of it: both are recognised
-
-    def stays(user: str | None, at: datetime) -> bool:
-        entry = entry_of(user)
-        return entry is None or (entry.since is not None and at < entry.since)
-
     kept: set[tuple[str, str]] = set()
     with open_lake(lake_config) as lake:
         for batch in lake.batches(days, lake.snapshot, COLUMNS, rows):
             table = pa.table(batch).filter(pc.field("consent"))
-            for trace, observation, _, user, at in zip(*(table[name].to_pylist() for name in COLUMNS), strict=True):
-                if stays(user, at):
+            for trace, observation, _, user in zip(*(table[name].to_pylist() for name in COLUMNS), strict=True):
+                if entry_of(user) is None:
                     kept.add((trace, observation))
     return frozenset(kept)

@@ -6,7 +6,6 @@ import hashlib
 import unicodedata
 from collections.abc import Generator, Iterable
 from contextlib import AbstractContextManager, contextmanager
-from datetime import datetime
 
 from pipeline.core import layout
 from pipeline.core.mark_keys import MarkKey, key_of
@@ -15,10 +14,7 @@ from pipeline.traces.pii import pseudonym
 
 
 class ErasedUser(Record):
-    """`since`: only rows from then on (withdrawn consent); None: all of them."""
-
     mark: str
-    since: datetime | None
     proof: str
     """Id of the proof record, `erasures/<proof>.json`."""
 
@@ -109,9 +105,7 @@ def exclusive_lock(store: Store) -> AbstractContextManager[None]:
 
 
 def add(store: Store, user: ErasedUser) -> None:
-    """Put a user on the list, inside `exclusive_lock`. Of two entries on a user the one that forgets more stays."""
-    known = {each.mark: each for each in erased_users(store).users}
-    before = known.get(user.mark)
-    if before is None or (before.since is not None and (user.since is None or user.since < before.since)):
-        users = {**known, user.mark: user}.values()
-        store.write(layout.ERASED, ErasedUsers(users=tuple(sorted(users, key=lambda each: each.mark))))
+    """Put a user on the list, inside `exclusive_lock`; one who is there stays as they are."""
+    known = erased_users(store).users
+    if user.mark not in {each.mark for each in known}:
+        store.write(layout.ERASED, ErasedUsers(users=tuple(sorted([*known, user], key=lambda each: each.mark))))

@@ -77,12 +77,8 @@ def erased(batch: pa.RecordBatch, rules: GateRules) -> Any:
     objections = _nobody(batch)
     users = batch["user_id"].dictionary_encode()
     for n, user in enumerate(users.dictionary.to_pylist() if rules.erased else ()):
-        if entry := rules.erased.entry(user):
-            own = pc.fill_null(pc.equal(users.indices, n), False)
-            if entry.since is not None:
-                since = pa.scalar(entry.since, pa.timestamp("us", tz="UTC"))
-                own = pc.and_(own, pc.greater_equal(batch["timestamp"], since))
-            objections = pc.or_(objections, own)
+        if rules.erased.entry(user):
+            objections = pc.or_(objections, pc.fill_null(pc.equal(users.indices, n), False))
     return objections
 
 

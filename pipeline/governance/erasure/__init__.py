@@ -69,25 +69,25 @@ def forget(
     keepers: Sequence[Keeper] = (),
     address: Address | None = None,
 ) -> ErasureProof:
-    """Remove the person's rows, those from `since` on where it is given; the proof, a new one each time.
+    """Remove the person's rows; the proof, a new one each time.
 
-    A user whom nothing is known of is still put on the list. What was said or found of the person's rows goes whatever
-    `since` says. `address`: of the source, so that the proof can say what stays there. Other datasets' snapshots expire
-    with the user's: materialising the traces publishes those datasets again. Raises ValueError when a record cannot be
-    read, OSError or MLflow's error when lake or registry fail: run it again.
+    A user whom nothing is known of is still put on the list. `address`: of the source, so that the proof can say what
+    stays there. Other datasets' snapshots expire with the user's: materialising the traces publishes those datasets
+    again. Raises ValueError when a record cannot be read, OSError or MLflow's error when lake or registry fail: run it
+    again.
     """
     store, log = context.store, context.log
     log("forget: begins as soon as no run of the traces stage is under way")
     with erased.exclusive_lock(store), open_lake(context.lake) as lake:
         person = person.marked(erased.bind(store))
-        id = id_of(store, person.mark, person.since)
+        id = id_of(store, person.mark)
         if (done := store.read(layout.proof(id), ErasureProof)) is not None:  # killed right after it was written
             return publish(store, done, now)
         log(f"forget {id}: {tables.sweep(store)} files that killed runs left are swept")
-        erased.add(store, erased.ErasedUser(mark=person.mark, since=person.since, proof=id))
+        erased.add(store, erased.ErasedUser(mark=person.mark, proof=id))
         listed = next(each.proof for each in erased.erased_users(store).users if each.mark == person.mark)
         # What is affected, with what an earlier attempt found, is on record before anything goes.
-        new = ErasureProof(id=id, mark=person.mark, since=person.since, requested=now, finished=now)
+        new = ErasureProof(id=id, mark=person.mark, requested=now, finished=now)
         proof = store.read(layout.pending_erasure(id), ErasureProof) or new
         affected = proof.affected.plus(find(store, lake, context.lake, person, registry_uri))
         held = _places(context, lake, person, affected, keepers, listed)

@@ -43,8 +43,7 @@ def blocked_iteration(store: Store, registry_uri: str, iteration: Iteration, now
             known = known.plus(proof.affected) if proof.mark == first.mark else known
         if known.plus(late) != known:
             new = ErasureProof(
-                id=secrets.token_hex(8), mark=first.mark, since=first.since, follows=first.id,
-                requested=now, finished=now, affected=late,
+                id=secrets.token_hex(8), mark=first.mark, follows=first.id, requested=now, finished=now, affected=late
             )  # fmt: skip
             publish(store, new, now)
     list(mirrored.remove(store, [iteration.id]))  # what a trainer that was killed put there last
@@ -56,10 +55,10 @@ def reapply(
     context: StageContext,
     users: Collection[ErasedUser],
     now: datetime,
-    forget: Callable[[str, datetime | None], object],
+    forget: Callable[[str], object],
 ) -> int:
     """Put these users on the list again, and forget those whose marks are found here; how many they are. `forget`:
-    erases a user by id from a moment on. Raises ValueError for marks of another key."""
+    erases a user by id. Raises ValueError for marks of another key."""
     store = context.store
     again = list(users)
     for user in erased_users(store).users:
@@ -73,11 +72,11 @@ def reapply(
             add(store, user)
     listed = Forgotten(again, key)
     here = {id: entry for id in sorted(set(_ids(context))) if (entry := listed.entry(id)) is not None}
-    for id, user in here.items():
-        forget(id, user.since)
+    for id in here:
+        forget(id)
     for user in again:
         if not store.path(layout.proof(user.proof)).exists():
-            proof = ErasureProof(id=user.proof, mark=user.mark, since=user.since, requested=now, finished=now)
+            proof = ErasureProof(id=user.proof, mark=user.mark, requested=now, finished=now)
             publish(store, proof, now)
     return len({user.mark for user in here.values()})
 

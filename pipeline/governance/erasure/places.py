@@ -7,7 +7,6 @@ import json
 import secrets
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -24,7 +23,6 @@ from pipeline.traces.lake import Lake
 from pipeline.traces.records import DayReport, FileReport, Reason, day_digest, total
 from pipeline.traces.rows import Rows
 from pipeline.traces.sources import genai, otlp
-from pipeline.traces.sources.fields import utc
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address, External, Source, SourcePart
 from pipeline.traces.watermark import Watermark
@@ -118,14 +116,11 @@ class _ServedLine(otlp.ExportRequest, kw_only=True):
 
     trace_id: str = msgspec.field(name="trace_id", default="")
     user_id: str | None = msgspec.field(name="user_id", default=None)
-    timestamp: str = ""
-    start_time: str = msgspec.field(name="start_time", default="")
 
 
 class _Owned(NamedTuple):
     trace_id: str
     user_id: str | None
-    moment: datetime
 
 
 def served(store: Store, person: Person, has_export: bool) -> tuple[frozenset[str], list[Place]]:
@@ -134,17 +129,17 @@ def served(store: Store, person: Person, has_export: bool) -> tuple[frozenset[st
     spans, feedback, calls, scores = _files(store, has_export)
     theirs, others = set[str](), set[str]()
     for owned in _lines([*spans, *calls]):
-        (theirs if person.owns(owned.user_id, owned.moment) else others).add(owned.trace_id)
+        (theirs if person.owns(owned.user_id) else others).add(owned.trace_id)
     traces = frozenset(theirs - others)
 
     def goes(line: bytes) -> bool:
         """Of a file with rows of theirs a line that breaks off goes, too: no reader can tell whose it is."""
         owned = _owned(line)
-        return bool(line.strip()) if owned is None else person.owns(owned.user_id, owned.moment)
+        return bool(line.strip()) if owned is None else person.owns(owned.user_id)
 
     def rows(paths: Collection[Path]) -> Iterator[Removal]:
         for path in paths:
-            if any(person.owns(owned.user_id, owned.moment) for owned in _lines([path])):
+            if any(person.owns(owned.user_id) for owned in _lines([path])):
                 yield from of_lines(store, path, goes)
 
     def said(paths: Collection[Path]) -> Iterator[Removal]:
@@ -191,7 +186,7 @@ def _owned(line: bytes) -> _Owned | None:
         for each in () if user else otlp.records(read):
             span = msgspec.convert(each.record, otlp.Span)
             user = user or genai.text_of({**each.resource, **otlp.attributes(span.attributes)}, genai.USERS)
-        return _Owned(read.trace_id, user, utc(read.timestamp or read.start_time).replace(tzinfo=UTC))
+        return _Owned(read.trace_id, user)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
 
@@ -246,6 +241,4 @@ def _of_part(source: Source, part: SourcePart, person: Person) -> Iterator[str]:
 
 
 def _rows_of(block: Rows, person: Person) -> int:
-    moments = [each.timestamp if each.timestamp.tzinfo else each.timestamp.replace(tzinfo=UTC) for each in block.traces]
-    traces = sum(person.owns(each.user_id, at) for each, at in zip(block.traces, moments, strict=True))
-    return traces + sum(person.owns(each.user_id) for each in block.attributes)
+    return sum(person.owns(each.user_id) for each in (*block.traces, *block.attributes))

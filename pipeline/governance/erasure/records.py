@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import secrets
 import unicodedata
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -18,33 +18,28 @@ from pipeline.core.storage import Record, Store, digest_json
 from pipeline.rewards.feedback import principal
 from pipeline.traces.erased import erased_users, user_hash
 from pipeline.traces.pii import pseudonym
-from pipeline.traces.rows import SCHEMA
 
 
 class Person(NamedTuple):
-    """`ids`: as the governed table and raw records may write the user. `since`: only rows from then on go."""
+    """`ids`: as the governed table and raw records may write the user."""
 
     ids: frozenset[str]
     user_hash: str
-    since: datetime | None
     mark: str = ""
     """As a store's key makes it."""
 
     @classmethod
-    def named(cls, user_id: str, since: datetime | None = None) -> Person:
-        """By the source's id or the table's pseudonym of it. `since`: UTC unless it says otherwise.
-
-        Raises ValueError for an id that is empty or no Unicode.
-        """
+    def named(cls, user_id: str) -> Person:
+        """By the source's id or the table's pseudonym of it. Raises ValueError for an id that is empty or no
+        Unicode."""
         if not user_id.strip():
             raise ValueError("The user id is empty. Give the id under which the source has the user's traces.")
         try:
             user_id.encode()
         except UnicodeEncodeError as error:
             raise ValueError(f"The user id {user_id!r} is not Unicode. Give it in UTF-8.") from error
-        since = since.replace(tzinfo=UTC) if since is not None and since.tzinfo is None else since
         same = {user_id, *(unicodedata.normalize(form, user_id) for form in ("NFC", "NFD"))}
-        return cls(frozenset({*same, *(str(pseudonym(each)) for each in same)}), user_hash(user_id), since)
+        return cls(frozenset({*same, *(str(pseudonym(each)) for each in same)}), user_hash(user_id))
 
     def marked(self, key: MarkKey) -> Person:
         """The same, with the mark of a store that has this key."""
@@ -55,18 +50,13 @@ class Person(NamedTuple):
         """As labels, reviews, samples and suites write the user."""
         return frozenset(principal(each, None, "") for each in self.ids)
 
-    def owns(self, user_id: str | None, moment: datetime | None = None) -> bool:
-        """Whether a record of this owner, and of this moment, goes."""
-        if not user_id or (self.since is not None and moment is not None and moment < self.since):
-            return False
-        return unicodedata.normalize("NFC", user_id) in self.ids or pseudonym(user_id) in self.ids
+    def owns(self, user_id: str | None) -> bool:
+        """Whether a record of this owner is theirs."""
+        return bool(user_id) and (unicodedata.normalize("NFC", user_id) in self.ids or pseudonym(user_id) in self.ids)
 
     def rows(self) -> pc.Expression:
-        """Whether a row of the governed table is theirs, and to be forgotten."""
-        theirs = pc.field("user_id").isin(pa.array(sorted(self.ids), pa.string()))
-        if self.since is None:
-            return theirs
-        return theirs & (pc.field("timestamp") >= pa.scalar(self.since, SCHEMA.field("timestamp").type))
+        """Whether a row of the governed table is theirs."""
+        return pc.field("user_id").isin(pa.array(sorted(self.ids), pa.string()))
 
 
 class Affected(Record):
@@ -113,7 +103,6 @@ class ErasureProof(Record):
 
     id: str
     mark: str
-    since: datetime | None
     requested: datetime
     finished: datetime
     nonce: str = Field(default_factory=lambda: secrets.token_hex(16))
@@ -149,16 +138,15 @@ class ErasureProof(Record):
         return self.model_dump(mode="json", exclude=of_an_attempt)
 
 
-def id_of(store: Store, mark: str, since: datetime | None) -> str:
-    """The id of the user's erasure from `since` on: of one under way, or that a list which was put back names, else a
-    drawn one."""
+def id_of(store: Store, mark: str) -> str:
+    """The id of the user's erasure: of one under way, or that a list which was put back names, else a drawn one."""
     paths = sorted(store.path(layout.ERASURES, "pending").glob("*.json"))
     under_way = [store.read(layout.pending_erasure(path.stem), ErasureProof) for path in paths]
     for each in under_way:
-        if each is not None and (each.mark, each.since) == (mark, since):
+        if each is not None and each.mark == mark:
             return each.id
     for entry in erased_users(store).users:  # of a list that was put back
-        if (entry.mark, entry.since) == (mark, since) and not store.path(layout.proof(entry.proof)).exists():
+        if entry.mark == mark and not store.path(layout.proof(entry.proof)).exists():
             return entry.proof
     return secrets.token_hex(8)
 

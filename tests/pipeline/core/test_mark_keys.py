@@ -52,7 +52,7 @@ def test_keys_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
 def test_another_key_lets_nobody_read(tmp_path: Path) -> None:
     store, file = Store(tmp_path / "data", MarkKeys("ab" * 32)), tmp_path / "data"
     with exclusive_lock(store):
-        add(store, ErasedUser(mark=bind(store).mark(user_hash("ann")), since=None, proof="p"))
+        add(store, ErasedUser(mark=bind(store).mark(user_hash("ann")), proof="p"))
     assert forgotten(store).entry("ann") is not None and forgotten(store).entry("Ann") is None
     with (
         pytest.raises(ValueError, match="1 forgotten users would not be recognised, so no row is read"),

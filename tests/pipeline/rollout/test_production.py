@@ -165,6 +165,6 @@ def test_users_who_refused_or_are_forgotten_are_not_graded(tmp_path: Path) -> No
     rows = [*answers(8, A), *answers(2, A, first=10, **refused), *answers(4, B, first=20)]
     rows += answers(4, B, first=30, user_id="forgotten")
     write(tmp_path, "observations/2026-01-05.jsonl", rows)
-    before, after = look(tmp_path), look(tmp_path, erased=lambda: forgetting({"forgotten": None}))
+    before, after = look(tmp_path), look(tmp_path, erased=lambda: forgetting("forgotten"))
     assert (before.champion.graded, before.canary.graded) == (8, 8)
     assert after.canary.graded == 4

@@ -172,14 +172,12 @@ def test_a_gate_that_cannot_decide_rejects() -> None:
 
 
 def test_gates_keep_forgotten_users_out() -> None:
-    assert judged(erased=forgetting({"u": None})) == Reason.ERASED
-    assert judged(erased=forgetting({"v": None})) != Reason.ERASED
-    assert judged(erased=forgetting({"u": datetime(2026, 1, 5, tzinfo=UTC)})) == Reason.ERASED
-    assert isinstance(judged(erased=forgetting({"u": datetime(2026, 1, 6, tzinfo=UTC)})), dict)
-    assert judged(user_id="a@example.com", erased=forgetting({"a@example.com": None})) == Reason.ERASED
+    assert judged(erased=forgetting("u")) == Reason.ERASED
+    assert judged(erased=forgetting("v")) != Reason.ERASED
+    assert judged(user_id="a@example.com", erased=forgetting("a@example.com")) == Reason.ERASED
     assert user_hash(str(pseudonym("a@example.com"))) == user_hash("a@example.com")
     batch = batch_of(GOOD, msgspec.structs.replace(GOOD, user_id=None))
-    assert check(batch, GateRules(SETTINGS, NOW, forgetting({"u": None})))[1] == [Reason.ERASED, None]
+    assert check(batch, GateRules(SETTINGS, NOW, forgetting("u")))[1] == [Reason.ERASED, None]
 
 
 def test_a_row_that_no_table_can_hold_is_rejected_alone() -> None:

@@ -4,7 +4,6 @@ import gzip
 import json
 import sqlite3
 from collections.abc import Iterator
-from datetime import datetime
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -16,10 +15,10 @@ from tests.contexts import stage_context
 from tests.pipeline.governance.erasure.conftest import ANN, NAME, NOW, Place, secret
 
 
-def erase(place: Place, user: str = ANN, since: datetime | None = None) -> ErasureProof:
+def erase(place: Place, user: str = ANN) -> ErasureProof:
     return forget(
         stage_context(place.store, place.lake, name=NAME),
-        Person.named(user, since),
+        Person.named(user),
         registry_uri=place.tracking_uri,
         now=NOW,
     )

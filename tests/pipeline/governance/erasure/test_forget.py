@@ -1,10 +1,8 @@
 """Forgetting a user for real: a lake, MLflow and every file that the stages leave, before and after."""
 
-import gzip
 import json
 import shutil
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -177,25 +175,6 @@ def test_champion_that_learned_from_the_data_is_in_the_proof(world: World) -> No
     assert serving is not None
     assert serving.version == 1
     assert proof.champion == "demo version 1 is the champion and serves on; replace it to end that"
-
-
-def test_withdrawn_consent_takes_the_rows_from_its_date_on(world: World) -> None:
-    since = datetime(2026, 1, 6, 3)
-    proof = erase(world.place, BOB, since)
-    assert proof.rows == {DAYS[1]: 3, DAYS[2]: 6}
-    assert proof.affected.iterations == tuple(sorted({world.first.id, world.second.id}))
-    with open_lake(world.place.lake) as lake:
-        assert lake.count(Person.named(BOB).rows()) == {DAYS[0]: 6, DAYS[1]: 3}
-    raw = gzip.decompress(world.place.store.path(f"production/observations_v2/{DAYS[1]}.jsonl.gz").read_bytes())
-    hours = [json.loads(x)["start_time"][11:13] for x in raw.splitlines() if BOB.encode() in x]
-    assert hours == ["00", "01", "02"]
-    (listed,) = erased_users(world.place.store).users
-    assert (listed.mark, listed.since) == (mark_of(BOB), since.replace(tzinfo=UTC))
-    both = erase(world.place, BOB)
-    assert both.rows == {DAYS[0]: 6, DAYS[1]: 3}
-    assert both.id != proof.id
-    assert [(u.mark, u.since) for u in erased_users(world.place.store).users] == [(mark_of(BOB), None)]
-    assert holding(world.place.root, BOB) == set()
 
 
 def test_an_unknown_user_is_a_clear_result_and_still_on_the_list(world: World) -> None:

@@ -92,7 +92,7 @@ def test_who_may_be_read_is_asked_of_the_recipes_gates(gateway):
     seen = look(gateway, since, port=port)
     assert sum(unit.graded for unit in seen.canary.units.values()) == 3
     assert seen.label_digest == DIGEST
-    add(gateway.store, ErasedUser(mark=mark_of(other), since=None, proof="p"))
+    add(gateway.store, ErasedUser(mark=mark_of(other), proof="p"))
     later = look(gateway, since, port=port)
     assert sum(unit.graded for unit in later.canary.units.values()) == 2
 
