@@ -90,7 +90,7 @@ def forget(
         new = ErasureProof(id=id, mark=person.mark, requested=now, finished=now)
         proof = store.read(layout.pending_erasure(id), ErasureProof) or new
         affected = proof.affected.plus(find(store, lake, context.lake, person, registry_uri))
-        held = _places(context, lake, person, affected, keepers, listed)
+        held = _places(context, lake, person, affected, keepers)
         proof = proof.model_copy(update={"affected": affected, "places": merged(proof.places, _counted(held))})
         store.write(layout.pending_erasure(id), proof)
         rows = sum(rows for counts in proof.places.values() for rows in counts.values())
@@ -131,9 +131,8 @@ def _places(
     person: Person,
     affected: Affected,
     keepers: Sequence[Keeper],
-    proof: str = "",
 ) -> list[Place]:
-    """Every place that may hold rows of the person, in the order of removal. `proof`: the id in the days' reports."""
+    """Every place that may hold rows of the person, in the order of removal."""
     store, has_export = context.store, context.recipe.traces.source.kind == "demo"
     served_traces, served = places.served(store, person, has_export)
     traces = places.traces_of(lake, person) if lake is not None else set[str]()
@@ -150,7 +149,7 @@ def _places(
         return files
     made = tables.place(store, person.principals, affected.iterations)
     scratch = tables.scratch(store, affected.iterations, affected.datasets)
-    return [*files, places.table(store, lake, person, proof), made, scratch]
+    return [*files, places.table(lake, person), made, scratch]
 
 
 def _block(context: StageContext, registry_uri: str, affected: Affected, id: str, now: datetime) -> str:

@@ -5,7 +5,6 @@ which is not edited. A score or a feedback is of the owner of its trace, where t
 import hashlib
 import json
 import secrets
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
@@ -17,10 +16,9 @@ import pyarrow.compute as pc
 
 from pipeline.core import layout
 from pipeline.core.removal import Place, Removal, of_files, of_lines, opened
-from pipeline.core.storage import Store, write_atomically
+from pipeline.core.storage import Store
 from pipeline.governance.erasure.records import TABLE, Person
 from pipeline.traces.lake import Lake
-from pipeline.traces.records import DayReport, FileReport, Reason, day_digest, total
 from pipeline.traces.rows import Rows
 from pipeline.traces.sources import genai, otlp
 from pipeline.traces.sources.open import open_source
@@ -28,56 +26,15 @@ from pipeline.traces.sources.protocol import Address, External, Source, SourcePa
 from pipeline.traces.watermark import Watermark
 
 
-def table(store: Store, lake: Lake, person: Person, proof: str) -> Place:
-    """The person's rows by day. They go in one commit; the accounts of their days follow. `proof`: its id."""
+def table(lake: Lake, person: Person) -> Place:
+    """The person's rows by day. They go in one commit, which gives their days a digest that no report has: the stage
+    makes these days again, and accounts for the rows."""
 
     def remove() -> None:
         if days := lake.count(person.rows()):
-            digests = lake.digests()
-            reports = {day: store.read(layout.day_report(day), DayReport) for day in days}
-            # A day without a report that fits gets a digest that no report has: the stage makes it again.
-            after = {
-                day: _digest_after(report, proof)
-                if report is not None and report.digest == digests.get(day)
-                else f"erased-{secrets.token_hex(8)}"
-                for day, report in reports.items()
-            }
-            lake.erase(person.rows(), after)
-        for day, digest in lake.digests().items():
-            report = store.read(layout.day_report(day), DayReport)
-            if report is not None and report.digest != digest == _digest_after(report, proof):
-                _settle(store, lake, report, proof)
+            lake.erase(person.rows(), {day: f"erased-{secrets.token_hex(8)}" for day in days})
 
     return Place(TABLE, lambda: lake.count(person.rows()), remove)
-
-
-def _digest_after(report: DayReport, proof: str) -> str:
-    return day_digest(report.rules, {file.name: file.sha256 for file in report.files}, {*report.erased, proof})
-
-
-def _settle(store: Store, lake: Lake, report: DayReport, proof: str) -> None:
-    """Publish the day's account after the commit: admitted rows that are gone are erased ones, so that the counts of
-    each file still add up, and the ledger has a line for each. Safe to repeat."""
-    left = Counter[str]()
-    for batch in lake.batches([report.day], lake.snapshot, ["source_file"]):
-        left.update(batch["source_file"].to_pylist())
-    files = tuple(_without(file, file.admitted - left[file.name]) for file in report.files)
-    ledger = store.path(layout.rejected_rows(report.day))
-    text = ledger.read_text() if ledger.exists() else ""
-    wanted = Counter({file.name: file.rejected.get(Reason.ERASED, 0) for file in files})
-    lines = map(json.loads, text.splitlines())
-    missing = wanted - Counter(line["file"] for line in lines if line["reason"] == Reason.ERASED)
-    rows = [{"trace_id": None, "reason": "erased", "file": n, "line": None, "detail": None} for n in missing.elements()]
-    if rows:
-        write_atomically(ledger, text + "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-    erased, digest = tuple(sorted({*report.erased, proof})), _digest_after(report, proof)
-    after = DayReport(day=report.day, rules=report.rules, digest=digest, files=files, erased=erased)
-    store.write(layout.day_report(report.day), after)
-
-
-def _without(file: FileReport, rows: int) -> FileReport:
-    rejected = total([file.rejected, {Reason.ERASED: rows}])
-    return FileReport.model_validate(dict(file) | {"admitted": file.admitted - rows, "rejected": rejected})
 
 
 def traces_of(lake: Lake, person: Person) -> set[str]:
@@ -96,17 +53,15 @@ def traces_of(lake: Lake, person: Person) -> set[str]:
 def ledgers(store: Store, traces: Collection[str]) -> Place:
     """The lines of rejected rows of these traces: they stay, and no longer say which trace."""
 
+    def goes(line: bytes) -> bool:
+        return json.loads(line)["trace_id"] in traces
+
+    def unnamed(line: bytes) -> bytes:
+        return json.dumps({**json.loads(line), "trace_id": None}, ensure_ascii=False).encode() + b"\n"
+
     def removals() -> Iterator[Removal]:
         for path in sorted(store.path(layout.REJECTED).glob("*.jsonl")):
-            lines = path.read_text().splitlines(keepends=True)
-            rows = 0
-            for at, line in enumerate(lines):
-                if (row := json.loads(line))["trace_id"] in traces:
-                    lines[at] = json.dumps({**row, "trace_id": None}, ensure_ascii=False) + "\n"
-                    rows += 1
-            if rows:
-                name = str(path.relative_to(store.root))
-                yield Removal(name, rows, partial(write_atomically, path, "".join(lines)))
+            yield from of_lines(store, path, goes, unnamed)
 
     return of_files("ledgers of rejected rows", removals)
 

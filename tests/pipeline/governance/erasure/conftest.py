@@ -107,20 +107,15 @@ class Place:
     def tracking_uri(self) -> str:
         return f"sqlite:///{self.root}/mlflow/mlflow.db"
 
-    def govern(self, day: str, rows: Sequence[dict[str, Any]], erased: Sequence[str] = ()) -> DayReport:
+    def govern(self, day: str, rows: Sequence[dict[str, Any]]) -> None:
         """The day as the stage leaves it: table, ledger, report."""
         kept = Counter(r["source_file"] for r in rows)
         files = tuple(
             FileReport(name=n, sha256=n * 8, bytes=9, seen=kept[n] + 1, admitted=kept[n], rejected={Reason.CONSENT: 1})
             for n in ("a.jsonl.gz", "b.jsonl.gz")
         )
-        report = DayReport(
-            day=day,
-            rules="rules",
-            digest=day_digest("rules", {f.name: f.sha256 for f in files}, erased),
-            files=files,
-            erased=tuple(erased),
-        )
+        digest = day_digest("rules", {f.name: f.sha256 for f in files}, ())
+        report = DayReport(day=day, rules="rules", digest=digest, files=files)
         batch = pa.RecordBatch.from_pylist(list(rows), schema=SCHEMA)
         with open_lake(self.lake) as lake:
             lake.replace_day(day, write_file(self.lake, day, "part", [batch]), report.digest)
@@ -133,7 +128,6 @@ class Place:
         ledger = self.store.path("traces", "rejected", f"{day}.jsonl")
         ledger.write_text("".join(json.dumps(line) + "\n" for line in lines))
         self.store.write(f"traces/days/{day}.json", report)
-        return report
 
     def reports(self) -> dict[str, DayReport]:
         by_name = {d: self.store.read(f"traces/days/{d}.json", DayReport) for d in DAYS}
