@@ -1,7 +1,7 @@
 """A deployment checked without a run: `pt validate [--recipe PATH] [--override K=V ...] [--quick]`.
 
-The recipe, the environment, model, disk and source; then, without --quick, a sample of the source through the reader
-and the gates, the model's chat template and the gate's suite. Nothing is written. Exit codes: 0 nothing speaks against
+The recipe, the environment, model, disk and source; then, without --quick, the model's chat template and the gate's
+suites. The source's rows are the traces stage's to judge. Nothing is written. Exit codes: 0 nothing speaks against
 a launch, 1 something does (it says what), 2 it could not be checked (it says why).
 """
 
@@ -9,8 +9,6 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,22 +17,14 @@ from assets.preflight import launch_faults
 from assets.resources import Deployment, deployment
 from evals.suites import Suite, frozen, lines, suite
 from jobs.screen import GREEN, RED, paint
-from pipeline.core import layout
-from pipeline.core.chat_template import TURNS, kinds_of, refusal, rendered, support_of
+from pipeline.core.chat_template import kinds_of, rendered, support_of
 from pipeline.core.storage import Store
 from pipeline.demo.suite import suite_text
 from pipeline.recipe import Recipe
-from pipeline.recipe.methods import METHODS
 from pipeline.recipe.suites import ItemsSuite, SuiteSection, TracesSuite
-from pipeline.recipe.traces import DemoSource
 from pipeline.rollout.policy import policy_of
 from pipeline.rollout.rules import stage_power
-from pipeline.traces.preflight import SourceSample, disk_bytes, gigabytes, sample_source
-from pipeline.traces.sources.protocol import Address, limits_of
 from pipeline.training.launch import missing_packages, possible_methods
-
-ROWS = 1000
-"""Of the source that are looked at, the newest."""
 
 
 class CheckedLine(NamedTuple):
@@ -89,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
         "--recipe", default="", help="its path; default: PREFERENCE_TUNING_RECIPE, else the embedded one"
     )
     options.add_argument("--override", nargs="+", action="extend", default=[], metavar="K=V", help="training.seed=3")
-    options.add_argument("--quick", action="store_true", help="a second or two: no row and no tokenizer is read")
+    options.add_argument("--quick", action="store_true", help="a second or two: no tokenizer and no suite is read")
     options.add_argument("--json", action="store_true", help="one JSON object instead of lines")
     return options
 
@@ -113,15 +103,12 @@ def validate(asked: argparse.Namespace) -> Iterator[CheckedLine]:
     yield from (problem(fault) for fault in missing_packages(recipe, possible_methods(recipe)))
     template: ModelTemplate | None = None
     if not any(fault.startswith("base_model.uri") for fault in faults):
-        yield from _disk(recipe)
         if asked.quick:
             return
         line, template = _template(recipe)
         yield line
     if asked.quick:
         return
-    if not any(fault.startswith("traces.source") for fault in faults):
-        yield from _source(settings, recipe, template)
     yield from _suites(recipe, settings.store(), template)
 
 
@@ -143,12 +130,6 @@ def _rollout(recipe: Recipe) -> Iterator[CheckedLine]:
     )
 
 
-def _disk(recipe: Recipe) -> Iterator[CheckedLine]:
-    needed, free = disk_bytes(recipe)
-    place = Path(recipe.data_root).absolute()
-    yield fine(f"disk: an iteration writes about {gigabytes(needed)}; {place} has {gigabytes(free)} free")
-
-
 def _template(recipe: Recipe) -> tuple[CheckedLine, ModelTemplate | None]:
     from transformers import AutoTokenizer  # takes a few seconds
 
@@ -165,61 +146,6 @@ def _template(recipe: Recipe) -> tuple[CheckedLine, ModelTemplate | None]:
     left_out = support_of(tokenizer).left_out
     lacks = f", and leaves out {', '.join(sorted(left_out))}" if left_out else ""
     return fine(f"chat template: renders{lacks}"), ModelTemplate(tokens, left_out)
-
-
-def _source(settings: Deployment, recipe: Recipe, template: ModelTemplate | None) -> Iterator[CheckedLine]:
-    source = recipe.traces.source
-    if isinstance(source, DemoSource) and not settings.store().path(layout.PRODUCTION).exists():
-        yield fine("source: the embedded production, which a run serves first; there is nothing to look at yet")
-        return
-    sample = sample_source(
-        Address(source, settings.source_uri(), limits_of(recipe.traces)), recipe.traces, datetime.now(UTC), ROWS
-    )
-    share = f"{sample.admitted:,} of the newest {sample.rows:,} rows would be admitted"
-    yield CheckedLine(sample.admitted > 0, f"source: {share} ({sample.parts} parts of {sample.source})")
-    reasons = ", ".join(f"{reason} {count:,}" for reason, count in sample.rejected.most_common())
-    yield fine(f"rejected: {reasons or 'none'}")
-    yield _consent(recipe, sample)
-    keys = ", ".join(f"{key} {count:,}" for key, count in sample.metadata_keys.most_common(20))
-    yield fine(f"metadata keys: {keys or 'none'}")
-    yield fine(f"models: {', '.join(f'{name} {count:,}' for name, count in sample.models.most_common(9))}")
-    yield from score_lines(sample)
-    forced = recipe.selection.method
-    checkable = sample.references > 0 or forced == "auto" or "verifiable" not in METHODS[forced].needs
-    hint = (
-        "" if checkable else f". selection.method is {forced}, which needs them: put expected_answer into the metadata"
-    )
-    yield CheckedLine(
-        checkable, f"labels: {sample.references:,} with expected_answer, {sample.feedback:,} with feedback{hint}"
-    )
-    if template is None:
-        return
-    wanted = template.left_out if recipe.selection.tools == "train" else template.left_out & {TURNS}
-    if lacking := {kind: sample.takes[kind] for kind in sorted(wanted & sample.takes.keys())}:
-        yield problem(f"base_model.uri: {refusal(recipe.base_model.uri, lacking, sample.admitted)}")
-    drawn = [m.completion_tokens or 0 for name, m in recipe.training.by_name().items() if forced in ("auto", name)]
-    if sample.longest_prompt and any(drawn) and not kinds_of(sample.longest_prompt) & template.left_out:
-        yield _fits(recipe, "longest prompt", template.tokens(sample.longest_prompt), max(drawn))
-
-
-def score_lines(sample: SourceSample) -> Iterator[CheckedLine]:
-    """Every name, and what declares it."""
-    for each in sample.scores:
-        hint = "" if each.declared else ". Declare them in traces.scores, with use: ignore if people did not give them"
-        yield fine(f"scores: {each.line()}{hint}")
-    if sample.scored_wrongly:
-        yield problem(f"scores: {sample.scored_wrongly}")
-
-
-def _consent(recipe: Recipe, sample: SourceSample) -> CheckedLine:
-    key, seen = recipe.traces.consent_key, list(sample.metadata_keys)
-    if sample.consented or not sample.rows:
-        return fine(f"consent: {sample.consented:,} of {sample.rows:,} rows say yes under {key}")
-    if key in seen:
-        return problem(f"consent: no row says yes under {key}. Rows without an explicit yes are not trained on.")
-    near = get_close_matches(key, seen, 1, 0.5) or [name for name in seen if "consent" in name.lower()][:1]
-    meant = f"Did you mean {near[0]}? Set traces.consent_key" if near else "Set traces.consent_key to the key that does"
-    return problem(f"consent: no row has {key}. {meant}, or write it into the metadata.")
 
 
 def _suites(recipe: Recipe, store: Store, template: ModelTemplate | None) -> Iterator[CheckedLine]:

@@ -221,7 +221,7 @@ class Traces(Section):
     of calls: as `each`, of these calls alone."""
     scores: tuple[ScoreMeaning, ...] = ()
     """What the scores of a name mean: which are people's word, on which scale, and which end is good. Without it only
-    plain thumbs are feedback (docs/traces.md); `pt validate` prints what there is, and the section to paste."""
+    plain thumbs are feedback (docs/traces.md); the stage's log names those that nothing declares."""
     pii: PersonalData = PersonalData()
     """What is masked in addition to the known formats (docs/pii.md)."""
     max_part_bytes: ClassVar[int] = 64 << 30

@@ -67,8 +67,8 @@ class RowCounts(NamedTuple):
         """What was admitted and what was not, and what to do."""
         return (
             f"{self.name}: {self.admitted:,} of {self.eligible or self.seen:,} rows admitted, under the floor of "
-            f"{100 * settings.min_admitted_share:g}%. Rejected: {self.reasons()}. Nothing was published. `pt validate` "
-            f"shows the metadata keys of the newest rows. Mend traces.source (its kind is {settings.reader}), the keys "
+            f"{100 * settings.min_admitted_share:g}%. Rejected: {self.reasons()}. Nothing was published. "
+            f"Mend traces.source (its kind is {settings.reader}), the keys "
             f"and regions of traces, or lower traces.min_admitted_share (now {settings.min_admitted_share:g})."
         )
 

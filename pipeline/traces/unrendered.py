@@ -40,14 +40,14 @@ def refuse_unrendered_rows(context: StageContext, iteration: Iteration) -> None:
             table = pa.table(batch).filter(pc.field("consent"))
             rows += table.num_rows
             for row in table.filter(more).to_pylist():
-                kinds = kinds_of_row(row)
+                kinds = _kinds_of_row(row)
                 if takes_all or kinds <= {TURNS}:
                     counts.update(kinds & wanted)
     if counts:
         raise ValueError(refusal(iteration.champion.uri, dict(sorted(counts.items())), rows))
 
 
-def kinds_of_row(row: Mapping[str, Any]) -> set[str]:
+def _kinds_of_row(row: Mapping[str, Any]) -> set[str]:
     """What a governed row and its answer need of a template, besides a single question; nothing where a call is
     invalid, as the row then has no label."""
     messages = conversation(row)

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -58,18 +57,13 @@ def test_a_good_deployment_is_described(places: dict[str, Path], capsys: pytest.
     assert (code, wrong) == (0, [])
     assert "own.yaml resolves: own, digest" in text
     assert "rollout: 9.0 days at least; graded canary answers at each weight" in text
-    assert "of the newest 640 rows would be admitted (4 parts" in text
-    assert "rejected: consent " in text
-    assert "metadata keys: expected_answer 640, user_consent 640" in text
     assert not places["data"].exists()  # nothing is written
 
 
 @pytest.mark.parametrize(
     ("override", "start", "words"),
     [
-        ("traces.consent_key=consent_to_training", "source: 0 of the newest 640 rows", "would be admitted"),
-        ("traces.consent_key=consent_to_training", "consent: no row has", "Did you mean user_consent?"),
-        ("training.grpo.max_completion_tokens=1020", "longest prompt", "context of 1,024. Lower"),
+        ("evaluation.max_completion_tokens=1020", "longest question of own-questions", "context of 1,024. Lower"),
         ("evaluation.suites=[{kind: items, preset: arithmetic, items: 50}]", "evaluation: ", "50 items"),
         ("evaluation.suites.0.path=/nowhere/suite.jsonl", "suite own-questions: ", "Give its path"),
     ],
@@ -96,23 +90,6 @@ def test_a_template_that_refuses_a_role_is_a_problem(
         "suite own-questions: the model's chat template does not take its messages (No system role). Leave out system, "
         "or save the tokenizer with a template that takes the roles of its items."
     ]
-
-
-def test_rows_with_tools_need_a_template_that_has_them(
-    places: dict[str, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    export = shutil.copytree(places["export"], tmp_path / "export")
-    newest = max((export / "observations_v2").iterdir())
-    lines = [json.loads(line) for line in newest.read_text().splitlines()]
-    for line in lines:
-        line["tool_definitions"] = [{"type": "function", "function": {"name": "lookup", "parameters": {}}}]
-    newest.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    own = ["training.grpo.max_completion_tokens=64", f"traces.source={{kind: langfuse_export, uri: '{export}'}}"]
-    code, fine, wrong = check(places, capsys, *own)
-    assert code == 1 and "chat template: renders, and leaves out calls of tools, the definitions of tools" in fine
-    assert len(wrong) == 1 and wrong[0].startswith(f"base_model.uri: The chat template of {places['model']} leaves out")
-    assert "the definitions of tools (" in wrong[0] and wrong[0].endswith("selection.tools: leave_out.")
-    assert check(places, capsys, *own, "selection.tools=leave_out")[0] == 0
 
 
 def test_a_template_that_is_missing_is_refused(

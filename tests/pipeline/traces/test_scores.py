@@ -6,17 +6,14 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from jobs.validate import score_lines  # pyright: ignore[reportPrivateUsage]
 from pipeline.core.storage import Store
-from pipeline.recipe.traces import ExportSource, ScoreMeaning, Traces
+from pipeline.recipe.traces import ScoreMeaning
 from pipeline.traces.lake import local_lake
 from pipeline.traces.materialize import read
-from pipeline.traces.preflight import sample_source
 from pipeline.traces.rows import Score
 from pipeline.traces.scores import Meanings, Meant
-from pipeline.traces.sources.protocol import Address
 
-from .conftest import NOW, Run, observation, score, write
+from .conftest import Run, observation, score, write
 
 STARS: dict[str, Any] = {"name": "n", "from": "user", "scale": [1, 5]}
 NOTHING = Meant(declared=False)
@@ -119,14 +116,3 @@ def test_the_stage_refuses_a_scale_that_is_not_declared(run: Run, store: Store, 
         ValueError, match=r"3 of 5 scores stars \(API, NUMERIC: 1, 2, 3, 4, 5\).* outside their scale.*traces\.scores"
     ):
         run(scores=(meaning(name="stars", **{"from": "user", "scale": [1, 2]}),))
-
-
-def test_validation_shows_every_name_and_what_declares_it(export: Path) -> None:
-    write(export, "observations_v2/2026-01-05.jsonl", map(observation, range(3)))
-    write(export, "scores/2026-01-05.jsonl", [score(1, 0, 1), score(2, 1, 4, name="stars"), score(3, 2, 5)])
-    source = ExportSource(kind="langfuse_export", uri=str(export))
-    sample = sample_source(Address(source, source.uri), Traces(source=source), NOW)
-    lines = [line.text for line in score_lines(sample)]
-    assert lines[0] == "scores: 2 scores thumb (API, NUMERIC: 1, 5), 1 as feedback"
-    assert lines[1].startswith("scores: 1 scores stars (API, NUMERIC: 4), none as feedback. Declare them")
-    assert "outside their scale" in lines[2] and sample.feedback == 1
