@@ -7,7 +7,7 @@ import dagster as dg
 
 from assets.days import GOVERNED, governed_days, tell_of_days
 from assets.loop_asset import loop_asset
-from assets.metadata import output, picture, table, table_facts, warning
+from assets.metadata import output, picture, table, table_facts
 from assets.preflight import refuse_later_faults
 from assets.records import begin, outcome
 from assets.resources import Deployment
@@ -27,11 +27,8 @@ from pipeline.traces.rows import SCHEMA
 from pipeline.traces.scope import Producer, version_names
 from pipeline.traces.sources.protocol import Address, limits_of
 from pipeline.traces.unrendered import refuse_unrendered_rows
-from pipeline.traces.watermark import nothing_counts, rejected_samples, watermark_line, weak
+from pipeline.traces.watermark import nothing_counts, rejected_samples, watermark_line
 from pipeline.views.iteration import funnel
-
-WEAK_SHOWN = 10
-"""Parts that the check names, at most; the log has all of them."""
 
 
 @loop_asset(
@@ -41,7 +38,6 @@ WEAK_SHOWN = 10
     output_required=False,
     checks={
         "every_row_accounted_for": "seen = admitted + rejected.",
-        "admitted_share": "No part of the source gave less than the recipe's floor.",
     },
 )
 def traces(context: dg.AssetExecutionContext, deployment: Deployment):
@@ -76,11 +72,6 @@ def traces(context: dg.AssetExecutionContext, deployment: Deployment):
         passed=result.seen == result.admitted + sum(rejected.values()),
         description=f"{result.seen} rows seen, {result.admitted} admitted, {sum(rejected.values())} rejected",
     )
-    thin = weak(store, result, recipe.traces)
-    for line in thin:
-        context.log.warning(line)
-    said = "; ".join(thin[:WEAK_SHOWN]) or f"{result.admitted} of {result.seen} rows admitted"
-    yield warning("admitted_share", not thin, said)
     if not result.iteration.dataset.rows:
         context.log.info(nothing_counts(result, deployment.lake(), recipe.traces, producer))
         return

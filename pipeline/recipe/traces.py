@@ -240,7 +240,7 @@ class Traces(Section):
     digest of the dataset says what counted."""
     min_admitted_share: Annotated[Share, Operational] = 0.01
     """Admitted share, of the rows that could have been, below which the source is taken for a wrong one: the stage
-    fails and publishes nothing. A part below it is named in a warning. 0: no floor."""
+    fails and publishes nothing. 0: no floor."""
     lake: Annotated[LakeSection, Operational] = LakeSection()
     """Where the governed table lies."""
     governed_days: Annotated[PositiveInt | None, Operational] = None

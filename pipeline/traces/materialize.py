@@ -16,7 +16,7 @@ from pipeline.traces.context import IterationContext, StageContext
 from pipeline.traces.days import kept_from, make_days, rules_digest
 from pipeline.traces.engine import open_engine
 from pipeline.traces.erased import shared_lock
-from pipeline.traces.floor import whole
+from pipeline.traces.floor import refuse_below_floor
 from pipeline.traces.lake import Lake, LakeConfig, open_lake
 from pipeline.traces.pii.recogniser import recogniser
 from pipeline.traces.reading import Reading, staging
@@ -53,9 +53,8 @@ def materialize(
     def allow(current: Watermark, new_reports: Sequence[DayReport] = ()) -> None:
         new = {report.day: report for report in new_reports}
         reports = {report.day: report for report in _reports(store, current)} | new
-        row_counts = whole(source.label, [reports[day] for day in sorted(current.days & reports.keys())], current.calls)
-        if row_counts.below(settings.min_admitted_share):
-            raise ValueError(row_counts.refusal(settings))
+        listed = [reports[day] for day in sorted(current.days & reports.keys())]
+        refuse_below_floor(source.label, listed, current.calls, settings)
 
     engines, start = ExitStack(), partial(open_engine, compute, context.ray, WORK)
     # Its processes start while this one opens the lake; where nothing is new they are not needed.

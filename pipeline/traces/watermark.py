@@ -14,7 +14,6 @@ from pipeline.core import layout
 from pipeline.core.locations import Uri
 from pipeline.core.storage import Record, Store
 from pipeline.recipe.traces import Traces
-from pipeline.traces.floor import weak_parts
 from pipeline.traces.lake import LakeConfig, open_lake
 from pipeline.traces.records import GovernedTraces
 from pipeline.traces.scope import Producer
@@ -98,12 +97,6 @@ def nothing_counts(governed: GovernedTraces, lake: LakeConfig, settings: Traces,
         why = f"their models are {', '.join(sorted(models)[:MODELS])}, its names {', '.join(sorted(producer.names))}"
         why += ". Serve it under one of its names"
     return f"{rows}: {why}, or let traces.attribution say which rows count."
-
-
-def weak(store: Store, governed: GovernedTraces, settings: Traces) -> list[str]:
-    """A line for each part of the source that gave too little."""
-    calls = (store.read(layout.WATERMARK, Watermark) or Watermark()).calls
-    return weak_parts(governed.days, calls, settings.min_admitted_share)
 
 
 def rejected_samples(store: Store, days: Sequence[str], each: int = 2) -> list[tuple[str, str, str]]:

@@ -146,20 +146,6 @@ def test_a_wrong_source_is_red_and_mended_by_the_recipe(tmp_path: Path, dagster_
     assert mended.settings.latest().dataset.rows == 59
 
 
-@pytest.mark.slow
-def test_a_part_below_its_floor_is_a_warning(tmp_path: Path, dagster_instance: dg.DagsterInstance) -> None:
-    place = Place(tmp_path, dagster_instance)
-    write(place.export, day_file(5), [observation(n) for n in range(1, 60)])
-    write(place.export, day_file(6), [observation(n, metadata={}, start_time=at(6)) for n in range(100, 160)])
-    result = place.run()
-    assert result.success
-    (check,) = [c for c in result.get_asset_check_evaluations() if c.check_name == "admitted_share"]
-    assert not check.passed and not check.blocking
-    assert check.severity is dg.AssetCheckSeverity.WARN
-    assert f"{day_file(6)}: 0 of 60 rows" in str(check.description)
-    assert f"{day_file(6)}: 0 of 60 rows" in place.said(result)
-
-
 SUITE = 'evaluation.suites=[{"kind":"items","name":"mine","path":"mine.jsonl","check":"math"}]'
 VLLM = "training.grpo.generation=vllm_colocate"
 
