@@ -15,7 +15,6 @@ from pydantic import (
     model_validator,
 )
 
-from pipeline.recipe.custom import CustomCode
 from pipeline.recipe.section import Line, Section
 
 INT32 = 2**31 - 1
@@ -117,8 +116,6 @@ class Compute(Section):
 
     data: Literal["local", "ray"] = "local"
     """Traces and labels: processes of this machine, or the Ray cluster that RAY_ADDRESS names."""
-    engine: CustomCode | None = None
-    """Code of your own that runs the tasks of these stages in place of `data`; null: `data` does."""
     workers: PositiveInt = Field(default=2, le=100_000)
     """Source files read, or files of rows labelled, at once: processes (local) or tasks (ray)."""
     memory_mb: PositiveInt = Field(default=256, le=INT32)

@@ -1,5 +1,5 @@
-"""Runs the tasks of a stage: in processes of this machine, on an existing Ray cluster, or by the user's own code.
-A task is a small description that may run any number of times; rows stay in the storage that it names."""
+"""Runs the tasks of a stage: in processes of this machine, or on an existing Ray cluster. A task is a small description
+that may run any number of times; rows stay in the storage that it names."""
 
 import logging
 import os
@@ -16,7 +16,6 @@ from pebble import ProcessExpired, ProcessPool
 
 from pipeline.core.processes import die_with_parent
 from pipeline.recipe import Compute
-from pipeline.recipe.custom import create
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -40,12 +39,9 @@ class Engine(Protocol):
 def open_engine(compute: Compute, ray: str = "", modules: Sequence[str] = ()) -> Generator[Engine]:
     """The recipe's engine. `ray`: the cluster's address. `modules`: what local processes import as they start.
 
-    Raises ValueError when Ray is not installed or no cluster answers, or custom code cannot be loaded.
+    Raises ValueError when Ray is not installed or no cluster answers.
     """
-    if compute.engine is not None:
-        with create(compute.engine, compute.workers) as engine:
-            yield engine
-    elif compute.data == "ray":
+    if compute.data == "ray":
         with _cluster(ray):
             yield _Workers(_submit_to_ray, _lost_in_ray, compute.workers)
     elif compute.workers == 1:

@@ -20,7 +20,6 @@ PLACES: dict[str, dict[str, Any]] = {
     "traces.source": {"kind": "custom", "uri": "/logs"},
     "rewards.custom": {},
     "evaluation.suites.custom": {},
-    "compute.engine": {},
 }
 
 

@@ -1,4 +1,4 @@
-"""A source and an engine of the user's own under the traces' stage: the worked example of docs/custom.md among them."""
+"""A source of the user's own under the traces' stage: the worked example of docs/custom.md."""
 
 import json
 import re
@@ -8,31 +8,12 @@ import pytest
 
 from pipeline.core.storage import Store
 from pipeline.recipe import Compute
-from pipeline.recipe.custom import CustomCode
-from pipeline.recipe.traces import CustomSource, ExportSource
-from pipeline.traces.engine import open_engine
+from pipeline.recipe.traces import CustomSource
 from pipeline.traces.lake import local_lake
 from pipeline.traces.materialize import read
-from tests.pipeline.traces.conftest import govern, observation, write
+from tests.pipeline.traces.conftest import govern, write
 
 PAGE = Path(__file__).parents[3] / "docs" / "custom.md"
-ENGINE = """
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from pathlib import Path
-
-class Threads:
-    def __init__(self, pool):
-        self.pool = pool
-    def map(self, function, tasks, log):
-        yield from self.pool.map(function, tasks)
-
-@contextmanager
-def threads(workers, mark):
-    with ThreadPoolExecutor(workers) as pool:
-        yield Threads(pool)
-    Path(mark).touch()
-"""
 
 
 def block(language: str) -> str:
@@ -66,23 +47,3 @@ def test_the_pages_source_is_read_by_the_stage(tmp_path: Path) -> None:
     assert json.loads(str(rows["u1"]["metadata"]))["desk"] == "returns"
     file.write_text(block("python").replace('"desk": self._desk', '"desk": self._desk + "!"'))
     assert json.loads(str(governed(1)["u1"]["metadata"]))["desk"] == "returns!", "changed code reads every part again"
-
-
-@pytest.mark.slow
-def test_a_stage_runs_on_an_engine_of_its_own(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(ENGINE)
-    (tmp_path / "lossy.py").write_text(ENGINE.replace("tasks)\n", "tasks[1:])\n", 1))
-    write(tmp_path / "export", "observations_v2/2026-01-05.jsonl", [observation(n) for n in range(3)])
-    source, mark = ExportSource(kind="langfuse_export", uri=str(tmp_path / "export")), tmp_path / "ended"
-    lossy, mine = (
-        Compute(engine=CustomCode(code=f"{tmp_path}/{name}.py:threads", options={"mark": str(mark)}), workers=2)
-        for name in ("lossy", "mine")
-    )
-    with pytest.raises(ValueError, match="shorter"):
-        govern(Store(tmp_path / "lost"), source, source.uri, compute=lossy)
-    governed = govern(Store(tmp_path / "data"), source, source.uri, compute=mine)
-    usual = govern(Store(tmp_path / "other"), source, source.uri)
-    assert governed.admitted == 3 and governed.iteration.dataset.digest == usual.iteration.dataset.digest
-    assert mark.exists(), "its block is left"
-    with open_engine(mine) as opened, pytest.raises(ZeroDivisionError):
-        list(opened.map((1).__truediv__, [1, 0], print))
