@@ -27,7 +27,7 @@ from pipeline.traces.rows import SCHEMA
 from pipeline.traces.scope import Producer, version_names
 from pipeline.traces.sources.protocol import Address, limits_of
 from pipeline.traces.unrendered import refuse_unrendered_rows
-from pipeline.traces.watermark import nothing_counts, rejected_samples, watermark_line
+from pipeline.traces.watermark import nothing_counts, rejected_samples
 from pipeline.views.iteration import funnel
 
 
@@ -105,7 +105,6 @@ def _shown(store: Store, governed: GovernedTraces) -> dict[str, Any]:
         "days": table(["day", "seen", "admitted", "rejected", "MB read"], days),
         "rejected": table(["reason", "rows"], sorted(rejected.items())),
         "rejected, for example": table(["reason", "what was seen", "where"], samples),
-        "watermark": table(["source", "parts", "MB", "days", "newest day"], [watermark_line(store)]),
         "champion": governed.iteration.champion.digest[:12],
         "snapshot": governed.iteration.dataset.snapshot,
         "digest": governed.iteration.dataset.digest,

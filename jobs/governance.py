@@ -166,10 +166,8 @@ def report_lines(proof: ErasureProof, path: str) -> Iterator[str]:
     else:
         yield f"{sum(proof.rows.values()):,} rows of {len(proof.rows)} days are erased. In all:"
         yield from place_lines(proof.places)
-        yield f"{proof.swept_files:,} files of {proof.swept_bytes:,} bytes were swept from the warehouse."
     for title, names in (
         ("Datasets that held the user (materialise the traces again)", artifacts.datasets),
-        ("  of these, without evidence and counted as affected", artifacts.undetermined),
         ("Iterations that learned from them", artifacts.iterations),
         ("Checkpoints", artifacts.checkpoints),
         ("Model versions, blocked from promotion", artifacts.versions),

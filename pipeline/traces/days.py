@@ -4,7 +4,7 @@ publishes day by day: commit, audit entry, ledger of rejected rows, report."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -24,9 +24,6 @@ from pipeline.traces.rows import SCHEMA
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
-
-SHARD_BYTES = 64 << 20
-"""Bytes of a source from which its rows of one day go into several files of the table."""
 
 KEYS = """
 part, row, line, trace_id, observation_id, user_id, timestamp, updated_at, content_key, turn, reason, detail, erased
@@ -128,8 +125,8 @@ class DayOutcome(NamedTuple):
     ledger: Path
 
 
-class Shard(NamedTuple):
-    """Admitted rows of a day's staged files."""
+class DayRows(NamedTuple):
+    """Admitted rows of a day's staged files. `name`: of the files that they are written to."""
 
     lake: LakeConfig
     day: str
@@ -168,20 +165,22 @@ def compare(task: DayTask) -> DayOutcome:
     )
 
 
-def write_shard(shard: Shard) -> list[str]:
-    """URIs of the data files with the shard's rows, one for each model and consent. Raises OSError when they cannot be
+def write_day(rows: DayRows) -> list[str]:
+    """URIs of the data files with the rows, one for each model and consent. Raises OSError when they cannot be
     written."""
-    with connect(shard.database.parent, shard.database, read_only=True) as db:
+    if not rows.files:
+        return []
+    with connect(rows.database.parent, rows.database, read_only=True) as db:
         # The texts are the side that streams.
         db.execute("set disabled_optimizers = 'join_order,build_side_probe_side'")
-        staged = _staged(shard.files, shard.day)
+        staged = _staged(rows.files, rows.day)
         db.execute(f"create temp view admitted_rows as from {staged} semi join admitted using (part, row)")
         partitions = "select model, consent from admitted_rows group by all order by min(part), min(row)"
         uris: list[str] = []
         for number, (model, consent) in enumerate(db.execute(partitions).fetchall()):
-            rows = db.sql(ROWS, params={"model": model, "consent": consent}).to_arrow_reader(BATCH_ROWS)
-            batches = (batch.select(SCHEMA.names).cast(SCHEMA) for batch in rows)
-            uris += write_file(shard.lake, shard.day, f"{shard.name}-{number:04d}", batches)
+            reader = db.sql(ROWS, params={"model": model, "consent": consent}).to_arrow_reader(BATCH_ROWS)
+            batches = (batch.select(SCHEMA.names).cast(SCHEMA) for batch in reader)
+            uris += write_file(rows.lake, rows.day, f"{rows.name}-{number:04d}", batches)
     return uris
 
 
@@ -227,16 +226,16 @@ def make_days(
     rules = rules_digest(settings)
     reports = {each.day: _report(reading, each, rules) for each in outcomes}
     allow(list(reports.values()))
-    due: list[tuple[DayOutcome, list[Shard]]] = []
+    due: list[DayOutcome] = []
     for outcome in outcomes:
         report = reports[outcome.day]
         if _is_current(reading, report):
             log(f"traces: {report.day} is up to date ({report.admitted:,} of {report.seen:,} rows)")
         else:
-            due.append((outcome, list(_shards(reading, outcome, report))))
-    written = reading.engine.map(write_shard, [shard for _, shards in due for shard in shards], log)
-    for outcome, shards in due:
-        _publish(reading, outcome, reports[outcome.day], [uri for _ in shards for uri in next(written)])
+            due.append(outcome)
+    rows = [_rows(reading, outcome, reports[outcome.day]) for outcome in due]
+    for outcome, files in zip(due, reading.engine.map(write_day, rows, log), strict=True):
+        _publish(reading, outcome, reports[outcome.day], files)
     about: dict[int, set[str]] = {}
     for outcome in outcomes:
         for place in outcome.annotated_by:
@@ -283,16 +282,10 @@ def _is_current(reading: Reading, report: DayReport) -> bool:
     return published is not None and published.digest == report.digest and governed
 
 
-def _shards(reading: Reading, outcome: DayOutcome, report: DayReport) -> Iterator[Shard]:
+def _rows(reading: Reading, outcome: DayOutcome, report: DayReport) -> DayRows:
     places = [place for place, counts in sorted(outcome.counts.items()) if counts["admitted"]]
-    first = 0
-    for last, place in enumerate(places, start=1):
-        size = sum(reading.parts[each].size for each in places[first:last])
-        if size >= SHARD_BYTES or place == places[-1]:
-            files = tuple(staged_file(reading.folder, each) for each in places[first:last])
-            name = f"{report.digest[:16]}-{first:06d}"
-            yield Shard(reading.context.lake, report.day, name, outcome.database, files)
-            first = last
+    files = tuple(staged_file(reading.folder, place) for place in places)
+    return DayRows(reading.context.lake, report.day, report.digest[:16], outcome.database, files)
 
 
 def _publish(reading: Reading, outcome: DayOutcome, report: DayReport, files: list[str]) -> None:

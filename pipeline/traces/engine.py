@@ -8,7 +8,6 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
-from importlib import import_module
 from multiprocessing import get_context
 from typing import Any, Protocol, TypeVar
 
@@ -36,21 +35,17 @@ class Engine(Protocol):
 
 
 @contextmanager
-def open_engine(compute: Compute, ray: str = "", modules: Sequence[str] = ()) -> Generator[Engine]:
-    """The recipe's engine. `ray`: the cluster's address. `modules`: what local processes import as they start.
-
-    Raises ValueError when Ray is not installed or no cluster answers.
-    """
+def open_engine(compute: Compute, ray: str = "") -> Generator[Engine]:
+    """The recipe's engine. `ray`: the cluster's address. Raises ValueError when Ray is not installed or no cluster
+    answers."""
     if compute.data == "ray":
         with _cluster(ray):
             yield _Workers(_submit_to_ray, _lost_in_ray, compute.workers)
     elif compute.workers == 1:
         yield _Here()
     else:
-        start = partial(_begin, parent=os.getpid(), modules=tuple(modules))
+        start = partial(die_with_parent, parent=os.getpid())
         pool = ProcessPool(max_workers=compute.workers, initializer=start, context=get_context("spawn"))
-        if modules:
-            pool.schedule(bool)  # without a task the pool starts no process
         try:
             # The next ones wait while this process commits.
             yield _Workers(lambda call, task: pool.schedule(call, args=[task]), _lost_process, 2 * compute.workers)
@@ -100,12 +95,6 @@ class _Workers:
         finally:
             for future in running.values():
                 future.cancel()
-
-
-def _begin(parent: int, modules: Sequence[str]) -> None:
-    die_with_parent(parent=parent)
-    for module in modules:
-        import_module(module)
 
 
 def _lost_process(error: Exception) -> str:

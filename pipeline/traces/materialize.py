@@ -2,7 +2,6 @@
 iteration starts from. With nothing new no file is read."""
 
 from collections.abc import Collection, Sequence
-from contextlib import ExitStack
 from datetime import datetime
 from functools import partial
 
@@ -27,9 +26,6 @@ from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address
 from pipeline.traces.watermark import Watermark, compare, days_of
 
-WORK = ("pipeline.traces.govern", "pipeline.traces.days")
-"""Modules of what runs in the engine's processes."""
-
 
 def materialize(
     context: StageContext, address: Address, producer: Producer, number: int, now: datetime
@@ -41,7 +37,7 @@ def materialize(
     nothing is published), when another run replaced a day meanwhile or a recogniser cannot be loaded; OSError when the
     table cannot be written.
     """
-    store, log, settings, compute = context.store, context.log, context.recipe.traces, context.recipe.compute
+    store, log, settings = context.store, context.log, context.recipe.traces
     if settings.pii.recogniser is not None:
         recogniser(settings.pii.recogniser)
     source = open_source(address)
@@ -56,16 +52,12 @@ def materialize(
         listed = [reports[day] for day in sorted(current.days & reports.keys())]
         refuse_below_floor(source.label, listed, current.calls, settings)
 
-    engines, start = ExitStack(), partial(open_engine, compute, context.ray, WORK)
-    # Its processes start while this one opens the lake; where nothing is new they are not needed.
-    started = engines.enter_context(start()) if changes.changed else None
-    with engines, shared_lock(store) as forgotten, open_lake(context.lake) as lake:
+    with shared_lock(store) as forgotten, open_lake(context.lake) as lake:
         stale = {day for day in _stale(store, lake, watermark, rules) if day >= kept_from(settings, now)}
         if changes.changed or changes.gone or stale:
             megabytes, new = sum(part.size for part in parts) / 1e6, len(changes.changed)
             log(f"traces: {source.label} lists {len(parts)} parts, {megabytes:,.1f} MB; {new} are new")
-            with staging(store) as folder, engines:
-                engine = started or engines.enter_context(start())
+            with staging(store) as folder, open_engine(context.recipe.compute, context.ray) as engine:
                 ordered = dict(enumerate(sorted(parts, key=lambda part: part.name)))
                 reading = Reading(context, address, now, lake, forgotten, watermark, ordered, engine, folder)
                 days = reading.read(changes, stale)

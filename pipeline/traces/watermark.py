@@ -110,11 +110,3 @@ def rejected_samples(store: Store, days: Sequence[str], each: int = 2) -> list[t
                     place = f"{row['file'].rpartition('/')[2]}, line {row['line']}"
                     shown.append((row["reason"], row["detail"], place))
     return [row for _, rows in sorted(samples.items()) for row in rows]
-
-
-def watermark_line(store: Store) -> tuple[str, int, str, int, str]:
-    """Source, parts read, their megabytes as stored, days touched, the newest of them."""
-    read = store.read(layout.WATERMARK, Watermark) or Watermark()
-    days = sorted(read.days)
-    megabytes = sum(part.bytes for part in read.parts.values()) / 1e6
-    return read.source, len(read.parts), f"{megabytes:,.1f}", len(days), days[-1] if days else ""

@@ -18,7 +18,7 @@ from tests.contexts import KEYS
 from tests.loop import EMBEDDED
 
 NOW = datetime(2026, 1, 12, tzinfo=UTC)
-PROOF = ErasureProof(id="0123", nonce="n", mark="m", since=None, requested=NOW, finished=NOW)
+PROOF = ErasureProof(id="0123", nonce="n", mark="m", requested=NOW, finished=NOW)
 
 
 @pytest.fixture

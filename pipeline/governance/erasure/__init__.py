@@ -31,7 +31,7 @@ from pipeline.rollout.propose import champion
 from pipeline.selection import draw
 from pipeline.traces import erased
 from pipeline.traces.context import StageContext
-from pipeline.traces.lake import Lake, SweepResult, open_lake
+from pipeline.traces.lake import Lake, open_lake
 from pipeline.traces.sources.protocol import Address
 
 VERSIONS_KEPT = (
@@ -102,11 +102,10 @@ def forget(
         for place in held:
             place.remove()
             log(f"forget {id}: gone from {place.name}")
-        swept = SweepResult()
         if listed == id or TABLE in proof.places or affected.datasets:
             lake.expire(None)
             swept = lake.sweep(0)
-        log(f"forget {id}: {swept.files} files swept, {swept.bytes:,} bytes")
+            log(f"forget {id}: {swept.files} files swept, {swept.bytes:,} bytes")
         in_source, after = places.in_source(store, person, address), _counted(held)  # rows that came meanwhile
         left = [f"{place}, {name}: {rows} rows" for place, counts in after.items() for name, rows in counts.items()]
         left += [f"{lake.uri}: {VERSIONS_KEPT}"] if lake.keeps_versions() else []
@@ -115,8 +114,6 @@ def forget(
             "finished": now,
             "follows": max(earlier, key=lambda each: each.finished).id if earlier else "",
             "champion": serving,
-            "swept_files": swept.files,
-            "swept_bytes": swept.bytes,
             "remains": (
                 *left, *mirrored.remains(store, affected.iterations), *reviews.unreadable(store), *in_source.remains
             ),

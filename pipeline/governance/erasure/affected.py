@@ -29,7 +29,7 @@ def find(store: Store, lake: Lake, config: LakeConfig, person: Person, registry_
     touched = _readable(store, lake, config, person)
     for digest in {each.dataset.digest for each in all_iterations} - touched.keys():
         touched[digest] = _remembered(store, digest, all_iterations, person)
-    seen = {digest for digest, verdict in touched.items() if verdict is not False}
+    seen = {digest for digest, holds in touched.items() if holds}
     ours = [each for each in all_iterations if each.dataset.digest in seen]
     results = {each.id: store.read(each.path(layout.RESULT), TrainingResult) for each in all_iterations}
     trained = {id: result for id, result in results.items() if result is not None}
@@ -47,7 +47,6 @@ def find(store: Store, lake: Lake, config: LakeConfig, person: Person, registry_
         versions=tuple(sorted({name for each in ours for name in named[each.id]})),
         digests=tuple(sorted({*digests, *scorers.values()})),
         inherited=tuple(sorted({n for each in heirs for n in named[each.id] or [f"iteration {each.id}"]})),
-        undetermined=tuple(sorted(digest for digest, verdict in touched.items() if verdict is None)),
     )
 
 
@@ -63,9 +62,9 @@ def iterations(store: Store) -> list[Iteration]:
     return all_iterations
 
 
-def _readable(store: Store, lake: Lake, config: LakeConfig, person: Person) -> dict[str, bool | None]:
+def _readable(store: Store, lake: Lake, config: LakeConfig, person: Person) -> dict[str, bool]:
     """Of each dataset whose snapshot is there, whether it holds the person. A file is read once for each scope."""
-    holds: dict[str, bool | None] = {}
+    holds: dict[str, bool] = {}
     alike: dict[str, list[Window]] = {}
     for window in windows(store):
         if lake.has(window.snapshot):
@@ -79,13 +78,13 @@ def _readable(store: Store, lake: Lake, config: LakeConfig, person: Person) -> d
     return holds
 
 
-def _remembered(store: Store, digest: str, all_iterations: Collection[Iteration], person: Person) -> bool | None:
-    """The same of a dataset that can no longer be read, by the labels of its rows; None when they are gone."""
+def _remembered(store: Store, digest: str, all_iterations: Collection[Iteration], person: Person) -> bool:
+    """The same of a dataset that can no longer be read, by the labels of its rows; also True when they are gone."""
     folders = [store.path(layout.iteration(each.id)) for each in all_iterations if each.dataset.digest == digest]
     labelled = [folder for folder in folders if (folder / layout.LABELS).exists()]
     tables = [table for folder in labelled if (table := folder / layout.LABEL_TABLE).exists()]
     if labelled and not tables:
-        return None
+        return True
     wanted = [("user_id", "in", sorted(person.principals))]
     return any(pq.read_table(table, columns=["user_id"], filters=wanted).num_rows for table in tables)
 

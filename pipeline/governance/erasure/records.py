@@ -63,7 +63,7 @@ class Affected(Record):
     """All that was made from rows of the user. Sorted, so that the same finding is the same record."""
 
     datasets: tuple[str, ...] = ()
-    """Digests."""
+    """Digests; one of which nothing is left that could tell counts as affected."""
     iterations: tuple[str, ...] = ()
     checkpoints: tuple[str, ...] = ()
     """`<iteration>/<what>`: each resumable checkpoint, the final adapter and model and the reward model with their
@@ -74,8 +74,6 @@ class Affected(Record):
     """Of the affected adapters, models and reward models: what is blocked."""
     inherited: tuple[str, ...] = ()
     """Versions (else iterations) trained on top of an affected model: they did not see the data themselves."""
-    undetermined: tuple[str, ...] = ()
-    """Of `datasets`, those of which nothing is left that could tell: counted as affected."""
 
     def plus(self, other: Affected) -> Affected:
         mine, theirs = self.model_dump(), other.model_dump()
@@ -114,8 +112,6 @@ class ErasureProof(Record):
     affected: Affected = Affected()
     champion: str = ""
     """A champion that learned from the data serves on until a person replaces it: said here. Else empty."""
-    swept_files: int = 0
-    swept_bytes: int = 0
     remains: tuple[str, ...] = ()
     """What still holds the user, or could not be looked into: a person has to see to it. Empty is a clean end."""
     outside: tuple[str, ...] = ()
@@ -134,7 +130,7 @@ class ErasureProof(Record):
 
     def statement(self) -> dict[str, Any]:
         """What it says of the person: the same after every kill. Times and the work of an attempt are no part of it."""
-        of_an_attempt = {"id", "nonce", "requested", "finished", "swept_files", "swept_bytes"}
+        of_an_attempt = {"id", "nonce", "requested", "finished"}
         return self.model_dump(mode="json", exclude=of_an_attempt)
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -190,18 +190,10 @@ class Lake:
         """Whether the warehouse is a bucket that keeps versions of deleted files."""
         if not self.uri.startswith("s3://"):
             return False
-        import boto3
+        from pyiceberg.io.fsspec import FsspecFileIO
 
-        options = self._config.options
-        s3 = boto3.client(
-            "s3",
-            region_name=options["s3.region"],
-            endpoint_url=options.get("s3.endpoint"),
-            aws_access_key_id=options.get("s3.access-key-id"),
-            aws_secret_access_key=options.get("s3.secret-access-key"),
-            aws_session_token=options.get("s3.session-token"),
-        )
-        return "Status" in s3.get_bucket_versioning(Bucket=path_of(self.uri).partition("/")[0])
+        fs: Any = FsspecFileIO(self._config.options).get_fs("s3")
+        return "Status" in fs.call_s3("get_bucket_versioning", Bucket=path_of(self.uri).partition("/")[0])
 
     def _reachable(self) -> set[str]:
         """Paths of all files that the table's metadata names."""

@@ -100,7 +100,7 @@ def test_a_day_that_left_the_source_left_the_dataset(run: Run, store: Store, exp
     assert ids(store, run().iteration.dataset) == ["t2"]
 
 
-@pytest.mark.parametrize("broken", ["write_shard", "write_atomically"])
+@pytest.mark.parametrize("broken", ["write_day", "write_atomically"])
 @pytest.mark.parametrize("back", [False, True])
 def test_crash_around_the_commit_is_made_good_by_the_next_run(
     run: Run, store: Store, export: Path, monkeypatch: pytest.MonkeyPatch, broken: str, back: bool
