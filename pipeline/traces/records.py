@@ -32,7 +32,7 @@ class Reason(StrEnum):
     SUPERSEDED = "superseded"  # a newer export of the same observation won
     INTERMEDIATE = "intermediate"  # an earlier model call for the same message of a user, of which the last one stands
     HELPER = "helper"  # a model call that by its name is no answer to a user: a title, tags, a guard
-    ERASED = "erased"  # its user was forgotten, or withdrew consent before it
+    ERASED = "erased"  # its user was forgotten
     PII = "pii"  # personal data that cannot be masked
     CONSENT = "consent"
     REGION = "region"

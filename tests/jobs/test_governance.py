@@ -187,7 +187,7 @@ def test_a_canary_that_is_blocked_loses_its_traffic_at_once(world: World, capsys
         state = read_state(place.store, "demo")
     router = LocalRouter(place.store, "demo")
     router.apply(wanted_split(state, 0.0))
-    proof = forget_user(settings, ANN, None, print)
+    proof = forget_user(settings, ANN, print)
     assert "demo version 1" in proof.affected.versions
     assert read_state(place.store, "demo").phase is Phase.ABORTED
     split = router.read()
