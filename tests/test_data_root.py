@@ -73,7 +73,7 @@ def go_on(settings: Deployment, folder: Path) -> None:
         files = lake.files(lake.digests(), lake.snapshot)
         assert all(uri.startswith(f"file://{store.root}/") for uri in files)
         users = lake.read(lake.digests(), lake.snapshot, ["user_id"])["user_id"].drop_null().to_pylist()
-    proof = forget_user(settings, users[0], None, print)
+    proof = forget_user(settings, users[0], print)
     assert proof.rows
     assert proof.remains == ()
     assert audit.verify(store).flaw == ""

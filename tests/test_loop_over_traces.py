@@ -35,7 +35,7 @@ def test_a_suite_from_traces_is_asked_and_forgotten(tmp_path: Path) -> None:
     evidence = store.path(settings.latest().path("evidence"))
     first = newest.items[0].item
     assert holding(evidence, first.salt)
-    proof = forget_user(settings, str(first.user_id), None, print)
+    proof = forget_user(settings, str(first.user_id), print)
     assert proof.remains == ()
     assert holding(store.root, first.salt, str(first.user_id)) == set()
     assert verify(evidence, verdict.bundle_digest) == verdict

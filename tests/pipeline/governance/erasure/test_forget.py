@@ -109,7 +109,7 @@ def test_what_is_affected_is_listed_exactly(erased: Erased) -> None:
     assert world.place.store.path(f"traces/datasets/{second.dataset.digest}.json").exists()
 
 
-def test_days_of_the_user_are_to_be_made_again_and_no_others(erased: Erased) -> None:
+def test_days_of_the_user_alone_are_made_again(erased: Erased) -> None:
     place = erased.world.place
     with open_lake(place.lake) as lake:
         digests = lake.digests()
