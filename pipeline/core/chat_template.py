@@ -165,11 +165,6 @@ def _shows(tokenizer: Any, messages: list[dict[str, str]], texts: tuple[str, ...
     return all(text in whole for text in texts)
 
 
-def written_call(tokenizer: Any) -> str:
-    """A small conversation that ends in a call of `probe_call`, as the template writes it; "" where it has no calls."""
-    return _rendered(tokenizer, [_ASKED, _CALLING], False) if support_of(tokenizer).calls else ""
-
-
 def refuse_unrendered(tokenizer: Any, model: str, conversations: Sequence[Sequence[Mapping[str, Any]]]) -> None:
     """Raise ValueError where the template of `model` leaves out a part of the conversations."""
     held = [messages for messages in conversations if kinds_of(messages)]

@@ -45,8 +45,8 @@ class VllmServing(HttpServing):
     start_timeout_s: Annotated[PositiveFloat, Operational] = Field(default=1800.0, le=1e9)
     """Longest duration from its start to its first answer."""
     tool_call_parser: Annotated[str, Field(pattern=r"^[a-z0-9_-]*$")] = ""
-    """vLLM's parser of the calls that the model writes (`--tool-call-parser`), where questions hold tools; empty: by
-    the chat template, where it writes them as Hermes', Qwen's, Llama 3's or Mistral's do."""
+    """vLLM's parser of the calls that the model writes (`--tool-call-parser`), where questions hold tools: such as
+    hermes for Qwen; empty: questions with tools are refused."""
 
 
 class EndpointServing(HttpServing):

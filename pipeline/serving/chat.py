@@ -19,7 +19,7 @@ from pipeline.serving.client import (
     strict_json,
 )
 from pipeline.serving.endpoint import Endpoint
-from pipeline.serving.inference import Answer, AnswerRequest, Decoding, Messages, Sampling, unanswerable
+from pipeline.serving.inference import Answer, AnswerRequest, Decoding, Sampling, unanswerable
 
 MOST_BYTES = 16 << 20
 """Of a response: an answer of a million tokens has some four."""
@@ -51,10 +51,6 @@ class ChatClient:
         self._url = served.endpoint.url.rstrip("/")
         self._http = HttpClient(served.endpoint, settings.in_flight, settings.timeout_s, MOST_BYTES)
         self._lost_in_a_row = 0
-        self.fingerprints: set[str] = set()
-        """That answers came with so far."""
-        self.only_fingerprint = ""
-        """An answer with another one ends the session; empty: any may come."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -74,7 +70,7 @@ class ChatClient:
             "max_tokens": sampling.max_completion_tokens,
             **self._extra,
         }
-        reply = await self._asked("POST", f"{self._url}/chat/completions", asked)
+        reply = await self._asked("POST", f"{self._url}/chat/completions", json.dumps(asked).encode())
         if reply.fault is not None or reply.unavailable:
             detail = str(reply.fault or f"HTTP {reply.status}")
             self._lost_in_a_row += 1
@@ -99,7 +95,6 @@ class ChatClient:
                 f"{self._where()} answers as {completion.model[:100]!r} where {self.served.name!r} was asked: nothing "
                 f"says that the two are one. Set {self.served.set_by} to the name that it answers under."
             )
-        self._keep_to_fingerprint(completion.fingerprint)
         return Answer(
             key=request.key,
             text=in_one_form(completion.text, request.messages),
@@ -109,18 +104,9 @@ class ChatClient:
             latency_s=reply.seconds,
         )
 
-    async def tokenize(self, messages: Messages) -> list[int] | None:
-        """Token ids of a conversation as vLLM's route has them; None where it has none for this one."""
-        asked = {"model": self.served.name, **to_request(messages), "add_generation_prompt": True}
-        match await self._value("POST", f"{self._root()}/tokenize", asked):
-            case {"tokens": list(ids)} if ids and all(type(id) is int for id in ids):
-                return ids
-            case _:
-                return None
-
     async def version(self) -> str:
         """Of the server; empty where it does not say."""
-        match await self._value("GET", f"{self._root()}/version"):
+        match await self._value(f"{self._url.removesuffix('/v1')}/version"):
             case {"version": str(version)}:
                 return version[:100]
             case _:
@@ -128,7 +114,7 @@ class ChatClient:
 
     async def context(self) -> int | None:
         """Tokens that the server makes room for; None where it does not say."""
-        match await self._value("GET", f"{self._url}/models"):
+        match await self._value(f"{self._url}/models"):
             case {"data": list(cards)}:
                 own = [card for card in cards if isinstance(card, dict) and card.get("id") == self.served.name]
                 lengths = [card.get("max_model_len") for card in own]
@@ -136,9 +122,9 @@ class ChatClient:
             case _:
                 return None
 
-    async def _value(self, method: str, url: str, asked: object = None) -> Any:
+    async def _value(self, url: str) -> Any:
         """The JSON of a route that a server may have; None where it has not."""
-        reply = await self._asked(method, url, asked)
+        reply = await self._asked("GET", url, b"")
         if reply.fault is not None or reply.unavailable:
             raise RuntimeError(f"{url} fails ({reply.fault or f'HTTP {reply.status}'}). See to the server, run again.")
         try:
@@ -146,22 +132,12 @@ class ChatClient:
         except ValueError:
             return None
 
-    async def _asked(self, method: str, url: str, asked: object) -> HttpReply:
-        body = b"" if asked is None else json.dumps(asked).encode()
-
+    async def _asked(self, method: str, url: str, body: bytes) -> HttpReply:
         async def attempt() -> HttpReply:
             async with self._http.slots:
                 return await self._http.exchange(method, url, body, (200, 401, 403, 404, *PROMPT_REFUSED))
 
         return await repeated(attempt, self._settings.attempts, self._backoff_s)
-
-    def _keep_to_fingerprint(self, fingerprint: str) -> None:
-        self.fingerprints.add(fingerprint)
-        if self.only_fingerprint and fingerprint != self.only_fingerprint:
-            raise RuntimeError(
-                f"{self._where()} changed while it was asked: its fingerprint was {self.only_fingerprint!r} and is "
-                f"{fingerprint!r}. Answers of the two are not compared: keep the server as it is, and run again."
-            )
 
     def _refusal(self, reply: HttpReply) -> str:
         words = f" ({self._shown(reply.body)})" if reply.body else ""
@@ -177,10 +153,6 @@ class ChatClient:
 
     def _where(self) -> str:
         return f"The server at {self._url}"
-
-    def _root(self) -> str:
-        """Where vLLM has the routes that are not OpenAI's."""
-        return self._url.removesuffix("/v1")
 
     def _shown(self, body: bytes) -> str:
         return self._without_key(shown(body))

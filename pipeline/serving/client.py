@@ -1,22 +1,20 @@
 """HTTP to a model's server, as engines and the judge speak it: bounded in number, time and size, and tried again. It
 follows no redirect, uses no proxy of the environment, and logs no body and no key. A reply that leaves open what was
-answered, how it ended or how many tokens it took is refused. A client lives in an event loop of its own thread
-(`AskingLoop`), asked from a thread that may be inside of another loop."""
+answered, how it ended or how many tokens it took is refused. A client lives in an event loop (`AskingLoop`) that runs
+while the caller waits."""
 
 import asyncio
 import json
-import queue
 import random
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Collection, Generator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from enum import StrEnum
 from functools import cache
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import httpx2
-from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from pipeline.core.conversation import received
 from pipeline.serving.endpoint import Endpoint
@@ -151,14 +149,13 @@ def system_certificates() -> ssl.SSLContext:
 
 
 class Completion(NamedTuple):
-    """One answer, the model that the server says it is of, and the server's fingerprint, empty where it has none."""
+    """One answer, and the model that the server says it is of."""
 
     model: str
     text: str
     tokens: int
     prompt_tokens: int
     stop: Literal["stop", "length"]
-    fingerprint: str
 
 
 def read_completion(body: bytes) -> Completion:
@@ -180,14 +177,12 @@ def read_completion(body: bytes) -> Completion:
         } if isinstance(choices[0]["message"].get("content"), str | None):
             message, finish = choices[0]["message"], choices[0]["finish_reason"]
             prompt_tokens, tokens = _usage(reply.get("usage"))
-            fingerprint = reply.get("system_fingerprint")
             return Completion(
                 model=str(reply.get("model")),
                 text=received(message.get("content"), message.get("tool_calls") or []),
                 tokens=tokens,
                 prompt_tokens=prompt_tokens,
                 stop="length" if finish == "length" else "stop",
-                fingerprint=fingerprint if isinstance(fingerprint, str) else "",
             )
         case {"message": {"content": str()}, **rest}:
             raise ValueError(f"an answer whose finish_reason is {rest.get('finish_reason')!r}, not stop or length")
@@ -249,8 +244,8 @@ A = TypeVar("A")
 class AskingLoop(Generic[C]):
     """The loop and the client that lives in it."""
 
-    def __init__(self, portal: BlockingPortal, client: C, concurrency: int) -> None:
-        self._portal, self.client, self._concurrency = portal, client, concurrency
+    def __init__(self, runner: asyncio.Runner, client: C, concurrency: int) -> None:
+        self._runner, self.client, self._concurrency = runner, client, concurrency
 
     def all(
         self, asked: Sequence[Q], answer: Callable[[Q], Awaitable[A]], done: Callable[[int, A], None] | None
@@ -258,38 +253,23 @@ class AskingLoop(Generic[C]):
         """Every answer, in the order of the questions. A `done` or an `answer` that raises ends the asking. `done` is
         called in this thread, before another question takes the answer's place: a kill costs at most the answers of as
         many questions as may be in flight."""
-        answered: queue.SimpleQueue[tuple[int, A, asyncio.Event] | None] = queue.SimpleQueue()
+        answers: dict[int, A] = {}
+        places = iter(range(len(asked)))
 
-        async def work(places: Iterator[int]) -> None:
+        async def work() -> None:
             for place in places:
-                taken = asyncio.Event()
-                answered.put((place, await answer(asked[place]), taken))
-                await taken.wait()
+                answers[place] = await answer(asked[place])
+                if done is not None:
+                    done(place, answers[place])
 
         async def ask() -> None:
-            places = iter(range(len(asked)))
-            try:
-                async with asyncio.TaskGroup() as group:
-                    for _ in range(min(len(asked), self._concurrency)):
-                        group.create_task(work(places))
-            finally:
-                answered.put(None)
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(len(asked), self._concurrency)):
+                    group.create_task(work())
 
-        asking = self._portal.start_task_soon(ask)
-        answers: dict[int, A] = {}
         try:
-            while (item := answered.get()) is not None:
-                place, one, taken = item
-                answers[place] = one
-                if done is not None:
-                    done(place, one)
-                self._portal.start_task_soon(taken.set)
-        except BaseException:  # whatever ended the caller ends the asking
-            asking.cancel()
-            raise
-        try:
-            asking.result()
-        except ExceptionGroup as group:
+            self._runner.run(ask())
+        except BaseExceptionGroup as group:
             raise group.exceptions[0] from None
         return [answers[place] for place in range(len(asked))]
 
@@ -297,5 +277,9 @@ class AskingLoop(Generic[C]):
 @contextmanager
 def open_asking_loop(client: AbstractAsyncContextManager[C], concurrency: int) -> Generator[AskingLoop[C]]:
     """The client, opened in a loop of its own until the block ends."""
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(client) as opened:
-        yield AskingLoop(portal, opened, concurrency)
+    with asyncio.Runner() as runner:
+        opened = runner.run(client.__aenter__())
+        try:
+            yield AskingLoop(runner, opened, concurrency)
+        finally:
+            runner.run(client.__aexit__(None, None, None))

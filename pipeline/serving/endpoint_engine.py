@@ -1,7 +1,6 @@
 """Servers that others keep: any that speaks OpenAI's chat completions and draws by seed, which the probe conversations
 prove before anything else is asked. Which weights it has is what the recipe says by a name."""
 
-import re
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
@@ -14,7 +13,6 @@ from pipeline.serving.inference import PROBES, Answer, AnswerRequest, Decoding, 
 
 PROBE_SAMPLING = Sampling(temperature=1.0, max_completion_tokens=16, skip_unanswerable=True)
 PROBE_SEEDS = (20_011, 10_007)
-VLLM_FINGERPRINT = re.compile(r"(vllm-.+)-(?:[0-9a-f]{8}|nohash)")
 ELSEWHERE = "Serve the models with one that does, or set evaluation.serving.kind to transformers or vllm."
 """What to do about a server that cannot be asked."""
 
@@ -41,26 +39,15 @@ class EndpointEngine:
 
     def _decoding(self, loop: AskingLoop[ChatClient]) -> Decoding:
         prompt_tokens = self._probe(loop)
-        fingerprints = loop.client.fingerprints - {""}
-        if len(fingerprints) == 1:
-            loop.client.only_fingerprint = min(fingerprints)
-        elif fingerprints:
-            self._log(f"serving: {self._endpoint.url} has {len(fingerprints)} fingerprints at once: it is held to none")
         version, context = loop.all([loop.client.version, loop.client.context], lambda route: route(), None)
-        # The last part of vLLM's fingerprint and other servers' whole ones tell one model from another: on record they
-        # would keep champion and candidate from ever being compared.
-        parts = VLLM_FINGERPRINT.fullmatch(loop.client.only_fingerprint)
-        ids = loop.all(PROBES, loop.client.tokenize, None)
-        counted = [None if some is None else len(some) for some in ids]  # are they those of its answers?
-        seen = ["tokenize", ids] if counted == prompt_tokens else ["prompt_tokens", prompt_tokens]
         return Decoding(
             engine="endpoint",
-            version=parts[1] if parts else str(version) or "unknown",
+            version=str(version) or "unknown",
             device="unknown",
             dtype="unknown",
             stop_ids=(),
             context=context if isinstance(context, int) else None,
-            tokens_digest=digest_json(seen),
+            tokens_digest=digest_json(["prompt_tokens", prompt_tokens]),
         )
 
     def _probe(self, loop: AskingLoop[ChatClient]) -> list[int | None]:

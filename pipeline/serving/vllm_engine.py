@@ -2,7 +2,6 @@
 the default engine's; the precision is that of the saved weights (vLLM's `auto` makes float16 of float32)."""
 
 import json
-import re
 import secrets
 import subprocess
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -11,23 +10,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipeline.core.chat_template import folder_template, written_call
 from pipeline.core.conversation import holds_tools
-from pipeline.core.storage import ModelRef, digest_json
+from pipeline.core.storage import ModelRef
 from pipeline.recipe.serving import TransformersServing, VllmServing
 from pipeline.serving.chat import ChatClient, ChatSession, ServedModel
 from pipeline.serving.client import AskingLoop, open_asking_loop
 from pipeline.serving.endpoint import Endpoint
-from pipeline.serving.inference import (
-    PROBES,
-    Answer,
-    AnswerRequest,
-    Decoding,
-    Messages,
-    Sampling,
-    beyond_context,
-    unanswerable,
-)
+from pipeline.serving.inference import Answer, AnswerRequest, Decoding, Sampling
 from pipeline.serving.server_process import ServerProcess, held_port, server_process
 from pipeline.serving.transformers_engine import TransformersEngine
 
@@ -43,13 +32,6 @@ print(json.dumps({
     "capability": torch.cuda.get_device_capability() if gpu and torch.version.hip is None else [0, 0],
 }))
 """
-_FORMS = (
-    ("hermes", re.compile(r'<tool_call>\s*\{"name": ?"probe_call"')),
-    ("qwen3_coder", re.compile(r"<function=probe_call>")),
-    ("mistral", re.compile(r"\[TOOL_CALLS\]")),
-    ("llama3_json", re.compile(r'\{"name": ?"probe_call", ?"parameters":')),
-)
-"""vLLM 0.31's parsers, and the calls that they read; the recipe names those of other families."""
 
 
 class VllmInstallation(NamedTuple):
@@ -60,77 +42,40 @@ class VllmInstallation(NamedTuple):
     batch_invariant: bool
 
 
-class VllmServer(NamedTuple):
-    """A server that is healthy."""
-
-    process: ServerProcess
-    endpoint: Endpoint
-    parser: str = ""
-    """Of the calls that its model writes; "" where it takes no tools."""
-
-
 class VllmSession(ChatSession):
-    """A model of our own server: its prompts are counted before anything is drawn, and its end is explained."""
+    """A model of our own server, whose end is explained. `parser`: of the calls that its model writes; "" where it
+    takes no tools."""
 
     def __init__(
-        self, loop: AskingLoop[ChatClient], decoding: Decoding, log: Callable[[str], None], server: VllmServer
-    ):
+        self,
+        loop: AskingLoop[ChatClient],
+        decoding: Decoding,
+        log: Callable[[str], None],
+        process: ServerProcess,
+        parser: str,
+    ) -> None:
         super().__init__(loop, decoding, log)
-        self._server = server
+        self._process, self._parser = process, parser
 
     def answer(self, requests: Sequence[AnswerRequest], sampling: Sampling, done: Callable[[Answer], None]) -> None:
         def take(answer: Answer) -> None:
             # vLLM counts the token that ended an answer, the default engine does not.
             done(answer.model_copy(update={"tokens": answer.tokens - 1}) if answer.finished else answer)
 
-        refuse_unparsed(self._server.parser, (request.messages for request in requests))
+        refuse_unparsed(self._parser, (request.messages for request in requests))
         try:
-            refused = self._refused(requests, sampling.max_completion_tokens)
-            if refused and not sampling.skip_unanswerable:
-                raise ValueError(next(iter(refused.values())))
-            for key, why in refused.items():
-                done(unanswerable(key, why))
-            super().answer([request for request in requests if request.key not in refused], sampling, take)
+            super().answer(requests, sampling, take)
         except RuntimeError as error:
-            raise self._server.process.failure(f"stopped answering ({error})") from error
-        if self._server.process.ended:
-            raise self._server.process.failure("ended while it was asked. What was answered is not lost: run again")
-
-    def _refused(self, requests: Sequence[AnswerRequest], limit: int) -> dict[str, str]:
-        """The requests that cannot be answered at all, by key, and why."""
-        prompts = {json.dumps(request.messages): request.messages for request in requests}
-        ids = self._loop.all(list(prompts.values()), self._loop.client.tokenize, None)
-        why = {
-            text: reason
-            for (text, messages), tokens in zip(prompts.items(), ids, strict=True)
-            if (reason := self._refusal(messages, tokens, limit))
-        }
-        by_request = ((request.key, why.get(json.dumps(request.messages))) for request in requests)
-        return {key: reason for key, reason in by_request if reason}
-
-    def _refusal(self, messages: Messages, ids: list[int] | None, limit: int) -> str:
-        if ids is not None:
-            return beyond_context(messages, len(ids), limit, self.decoding.context)
-        roles = " ".join(message["role"] for message in messages)
-        return (
-            f"vLLM's server does not take messages of {roles}. Leave out the item that begins "
-            f"{messages[-1]['content'][:60]!r}, or write a chat template that takes it."
-        )
+            raise self._process.failure(f"stopped answering ({error})") from error
+        if self._process.ended:
+            raise self._process.failure("ended while it was asked. What was answered is not lost: run again")
 
 
 class VllmEngine:
-    """`python`: of an environment with vLLM. `folder`: for logs. `arguments`: more for the server."""
+    """`python`: of an environment with vLLM. `folder`: for logs."""
 
-    def __init__(
-        self,
-        settings: VllmServing,
-        python: Path,
-        folder: Path,
-        log: Callable[[str], None],
-        arguments: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, settings: VllmServing, python: Path, folder: Path, log: Callable[[str], None]) -> None:
         self._settings, self._python, self.folder, self._log = settings, python, folder, log
-        self._arguments = tuple(arguments)
 
     @contextmanager
     def open(self, arm: str, model: ModelRef) -> Generator[VllmSession]:
@@ -138,14 +83,15 @@ class VllmEngine:
         _ = self._installation  # refuses an environment without vLLM first
         with TransformersEngine(TransformersServing(), self._log).open(arm, model) as session:
             folder_decoding = session.decoding
-        with self._server(arm, model) as server:
-            served = ServedModel(server.endpoint, arm, "evaluation.serving")
+        with self._server(arm, model) as (process, endpoint):
+            served = ServedModel(endpoint, arm, "evaluation.serving")
             client = ChatClient(served, self._settings, {"stop_token_ids": list(folder_decoding.stop_ids)})
             with open_asking_loop(client, self._settings.in_flight) as loop:
-                yield VllmSession(loop, self._decoding(loop, model, folder_decoding), self._log, server)
+                decoding = self._decoding(loop, model, folder_decoding)
+                yield VllmSession(loop, decoding, self._log, process, self._settings.tool_call_parser)
 
     @contextmanager
-    def _server(self, name: str, model: ModelRef) -> Generator[VllmServer]:
+    def _server(self, name: str, model: ModelRef) -> Generator[tuple[ServerProcess, Endpoint]]:
         """Healthy, until the block ends."""
         settings, key = self._settings, secrets.token_urlsafe(24)
         with held_port() as held:
@@ -167,19 +113,17 @@ class VllmEngine:
             root = f"http://127.0.0.1:{port}"
             if self._installation.device == "cpu":
                 command += ["--enforce-eager"]  # compiling takes minutes there, and a compiler
-            parser = self._parser(model)
-            command += [*parser_arguments(parser), *self._arguments]
+            if settings.tool_call_parser:
+                command += ["--enable-auto-tool-choice", "--tool-call-parser", settings.tool_call_parser]
             with server_process("vLLM", command, environment, self.folder) as process:
                 process.await_health(f"{root}/health", settings.start_timeout_s)
-                yield VllmServer(process, Endpoint(f"{root}/v1", key), parser)
+                yield process, Endpoint(f"{root}/v1", key)
 
     def _decoding(self, loop: AskingLoop[ChatClient], model: ModelRef, folder: Decoding) -> Decoding:
-        ids = loop.all(PROBES, loop.client.tokenize, None)
         (version,) = loop.all([None], lambda _: loop.client.version(), None)
-        parallel = self._settings.tensor_parallel
+        parallel, parser = self._settings.tensor_parallel, self._settings.tool_call_parser
         stated = [version, f"torch {self._installation.torch}", f"tensor parallel {parallel}" if parallel > 1 else ""]
-        parser = self._parser(model)
-        stated += [f"tool calls {parser}" if parser else "", " ".join(self._arguments)]
+        stated.append(f"tool calls {parser}" if parser else "")
         return Decoding(
             engine="vllm",
             version=", ".join(filter(None, stated)),
@@ -187,12 +131,9 @@ class VllmEngine:
             dtype=self._dtype(model),
             stop_ids=folder.stop_ids,
             context=self._settings.max_model_len or folder.context,
-            tokens_digest=digest_json(["tokenize", ids]),
+            tokens_digest=folder.tokens_digest,
             batch_invariant=self._installation.batch_invariant,
         )
-
-    def _parser(self, model: ModelRef) -> str:
-        return self._settings.tool_call_parser or parser_of(Path(model.uri))
 
     @cached_property
     def _installation(self) -> VllmInstallation:
@@ -216,23 +157,11 @@ class VllmEngine:
         return next(filter(None, saved), "auto")
 
 
-def parser_of(folder: Path) -> str:
-    """The parser for the chat template of a model directory; "" where its family is not known, or it has no calls."""
-    template = folder_template(folder)
-    text = written_call(template) if template is not None else ""
-    return next((name for name, form in _FORMS if form.search(text)), "")
-
-
-def parser_arguments(parser: str) -> list[str]:
-    """Arguments of vLLM's server."""
-    return ["--enable-auto-tool-choice", "--tool-call-parser", parser] if parser else []
-
-
 def refuse_unparsed(parser: str, conversations: Iterable[Sequence[Mapping[str, Any]]]) -> None:
     """Raise ValueError for conversations with tools where no parser is known: the server would refuse each of them."""
     if not parser and any(map(holds_tools, conversations)):
         raise ValueError(
-            "Questions hold tools, and how the model writes calls is not known from its chat template: set "
-            "tool_call_parser of the section serving, of kind vllm, to the name of vLLM's parser for its family (the "
-            "values of vLLM's --tool-call-parser), or choose kind transformers or endpoint."
+            "Questions hold tools: set tool_call_parser of the section serving, of kind vllm, to the name of vLLM's "
+            "parser for the calls of the model's family (the values of vLLM's --tool-call-parser, such as hermes for "
+            "Qwen), or choose kind transformers or endpoint."
         )

@@ -38,8 +38,8 @@ Change = Callable[["ChatServer", HttpRequest, int], HttpResponse | None]
 class ChatServer:
     """What the model is, what was asked, and how many questions were in flight at most."""
 
-    def __init__(self, change: Change, routes: dict[str, Any], fingerprint: str) -> None:
-        self.url, self.change, self.routes, self.fingerprint = "", change, routes, fingerprint
+    def __init__(self, change: Change, routes: dict[str, Any]) -> None:
+        self.url, self.change, self.routes = "", change, routes
         self.requests: list[HttpRequest] = []
         self.sent_bytes = 0
         self.in_flight = self.most_in_flight = 0
@@ -59,7 +59,7 @@ class ChatServer:
             value = route(request.body) if callable(route) else route
             return HttpResponse(404) if value is None else as_json(value)
         changed = self.change(self, request, place)
-        return completion(request.body, self.fingerprint) if changed is None else changed
+        return completion(request.body) if changed is None else changed
 
 
 def prompt_ids(messages: list[dict[str, str]]) -> list[int]:
@@ -76,14 +76,12 @@ def drawn(body: dict[str, Any], seed: object = None) -> tuple[str, str]:
     return " ".join(words), "stop" if length <= body["max_tokens"] else "length"
 
 
-def completion(body: dict[str, Any], fingerprint: str = "", **changes: Any) -> HttpResponse:
+def completion(body: dict[str, Any], **changes: Any) -> HttpResponse:
     text, finish = drawn(body, changes.pop("seed", None))
     choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": finish}
     prompt = len(prompt_ids(body["messages"]))
     usage = {"prompt_tokens": prompt, "completion_tokens": len(text.split())}
     reply = {"id": "c-1", "object": "chat.completion", "model": body["model"], "choices": [choice], "usage": usage}
-    if fingerprint:
-        reply["system_fingerprint"] = fingerprint
     choice |= changes.pop("choice", {})
     return as_json(reply | changes)
 
@@ -102,13 +100,7 @@ def as_json(value: object, status: int = 200) -> HttpResponse:
     return HttpResponse(status, json.dumps(value).encode(), {"Content-Type": "application/json"})
 
 
-def tokenize(body: dict[str, Any]) -> dict[str, Any]:
-    ids = prompt_ids(body["messages"])
-    return {"count": len(ids), "max_model_len": 4096, "tokens": ids}
-
-
 VLLM_ROUTES: dict[str, Any] = {
-    "/tokenize": tokenize,
     "/version": {"version": "0.31.0"},
     "/v1/models": {"object": "list", "data": [{"id": NAME, "object": "model", "max_model_len": 4096}]},
 }
@@ -116,9 +108,9 @@ VLLM_ROUTES: dict[str, Any] = {
 
 @contextmanager
 def chat_server(
-    change: Change = lambda server, request, place: None, routes: dict[str, Any] | None = None, fingerprint: str = ""
+    change: Change = lambda server, request, place: None, routes: dict[str, Any] | None = None
 ) -> Generator[ChatServer]:
-    server = ChatServer(change, routes or {}, fingerprint)
+    server = ChatServer(change, routes or {})
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

@@ -4,7 +4,6 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from tests.pipeline.core.tool_templates import LOOKUP, OFFERED, answer
 from .asking import MODEL, PROBE_QUESTIONS, REQUESTS, SAMPLING, SERVING, after_probes, always, asked_of
 from .chat_server import (
     KEY,
-    NAME,
     VLLM_ROUTES,
     Change,
     ChatServer,
@@ -27,7 +25,6 @@ from .chat_server import (
     completion,
     drawn,
     prompt_ids,
-    tokenize,
 )
 
 pytestmark = pytest.mark.slow
@@ -141,7 +138,7 @@ def test_what_passes_is_asked_again() -> None:
 
 
 def test_decoding_is_what_a_server_says_of_itself() -> None:
-    with chat_server(routes=VLLM_ROUTES, fingerprint="fp-1") as server:
+    with chat_server(routes=VLLM_ROUTES) as server:
         decoding, _ = asked_of(server, [])
     assert (decoding.engine, decoding.version) == ("endpoint", "0.31.0")
     assert (decoding.device, decoding.dtype, decoding.stop_ids) == ("unknown", "unknown", ())
@@ -149,18 +146,6 @@ def test_decoding_is_what_a_server_says_of_itself() -> None:
     with chat_server() as server:
         bare, _ = asked_of(server, [])
     assert (bare.version, bare.context, len(bare.tokens_digest)) == ("unknown", None, 64)
-
-
-def test_two_models_of_one_configuration_decode_alike() -> None:
-    """Behind one address, by two of vLLM's servers: the end of the fingerprint is the model's."""
-
-    def routed(server: ChatServer, request: HttpRequest, place: int) -> HttpResponse:
-        end = "0a1b2c3d" if request.body["model"] == NAME else "nohash"
-        return completion(request.body, f"vllm-0.31.0-tp2-{end}")
-
-    with chat_server(routed) as server:
-        champion, candidate = (asked_of(server, [], arm=arm)[0] for arm in ("champion", "candidate"))
-    assert champion == candidate and champion.version == "vllm-0.31.0-tp2"
 
 
 def of_system(body: dict[str, Any]) -> bool:
@@ -176,27 +161,13 @@ def longer(body: dict[str, Any]) -> HttpResponse:
     return completion(body, usage={"prompt_tokens": count + of_system(body), "completion_tokens": 8})
 
 
-def tokens(change: Callable[[list[int]], list[int]]) -> dict[str, Any]:
-    return {"/tokenize": lambda body: {"tokens": change(tokenize(body)["tokens"])}}
-
-
 def test_another_tokenizer_has_another_digest() -> None:
-    def digest(change: Change | None, routes: dict[str, Any]) -> str:
-        with chat_server(change or (lambda server, request, place: None), routes) as server:
+    def digest(change: Change) -> str:
+        with chat_server(change) as server:
             return asked_of(server, [])[0].tokens_digest
 
-    some = {"/tokenize": lambda body: None if of_system(body) else tokenize(body)}
-    digests = [
-        digest(None, {}),
-        digest(None, tokens(lambda ids: ids)),
-        digest(None, tokens(lambda ids: [id + 1 for id in ids])),
-        digest(always(longer), {}),
-        digest(refuses_system, some),
-        digest(refuses_system, {}),
-    ]
+    digests = [digest(lambda server, request, place: None), digest(always(longer)), digest(refuses_system)]
     assert len(set(digests)) == len(digests)
-    for route in (tokens(lambda ids: []), tokens(lambda ids: ids[::2])):  # llama.cpp has a route of that name
-        assert digest(None, route) == digests[0], "ids that are not those of the answers"
 
 
 def test_a_route_that_fails_for_now_leaves_no_other_digest() -> None:
@@ -206,8 +177,8 @@ def test_a_route_that_fails_for_now_leaves_no_other_digest() -> None:
         raise ConnectionResetError
 
     with (
-        chat_server(routes={"/tokenize": fails}) as server,
-        pytest.raises(RuntimeError, match=r"/tokenize fails .the connection broke.\. See to the server, run again"),
+        chat_server(routes={"/version": fails}) as server,
+        pytest.raises(RuntimeError, match=r"/version fails .the connection broke.\. See to the server, run again"),
     ):
         asked_of(server, [])
 

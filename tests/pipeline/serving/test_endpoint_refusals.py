@@ -196,17 +196,6 @@ def test_a_server_that_is_another_or_ignores_seeds_is_refused(change: Change, wo
     assert words in refuse(change)
 
 
-def test_a_server_that_is_replaced_under_way_is_refused() -> None:
-    def replaced(server: ChatServer, request: HttpRequest, place: int) -> HttpResponse | None:
-        return completion(request.body, "fp-2") if place >= 10 else None
-
-    with (
-        chat_server(after_probes(replaced), fingerprint="fp-1") as server,
-        pytest.raises(RuntimeError, match="its fingerprint was 'fp-1' and is 'fp-2'"),
-    ):
-        asked_of(server)
-
-
 @pytest.mark.parametrize("url", ["", "127.0.0.1:8000/v1", "http://me:secret@host/v1", "http://host/v1?key=secret"])
 def test_a_url_that_cannot_be_used_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="SERVING_URL") as refused:
