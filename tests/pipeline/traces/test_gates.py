@@ -1,4 +1,4 @@
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -48,6 +48,7 @@ def judged(settings: Traces = SETTINGS, erased: Any = None, **changes: Any) -> d
 
 def test_a_good_trace_is_admitted_as_it_is() -> None:
     assert judged() == {**batch_of(GOOD).to_pylist()[0], "consent": True}
+    assert isinstance(judged(timestamp=NOW + timedelta(days=1)), dict), "clocks differ"
 
 
 @pytest.mark.parametrize(
