@@ -26,7 +26,7 @@ class DayOnPage(NamedTuple):
     figures: dict[str, float | int]
 
 
-def days() -> list[dg.AssetSpec]:
+def days(prefix: str | None) -> list[dg.AssetSpec]:
     return [
         dg.AssetSpec(
             name,
@@ -35,7 +35,7 @@ def days() -> list[dg.AssetSpec]:
             group_name=group,
             kinds={"parquet"},
             owners=[owner_of(group)],
-            partitions_def=dg.DynamicPartitionsDefinition(name=DAYS),
+            partitions_def=dg.DynamicPartitionsDefinition(name=_partitions(prefix)),
         )
         for name, stage, group, description in (
             (GOVERNED, "traces", "traces", "Each governed day: rows seen, admitted, rejected."),
@@ -68,16 +68,21 @@ def labelled_days(labels: RewardLabels) -> list[DayOnPage]:
 
 def tell_of_days(context: dg.AssetExecutionContext, asset: str, days: Iterable[DayOnPage]) -> None:
     """A materialisation for each day that is new, or has another version than its newest one."""
-    key, listed = dg.AssetKey(asset), {each.day: each for each in days}
+    *prefix, _ = context.asset_key.path
+    key, listed = dg.AssetKey([*prefix, asset]), {each.day: each for each in days}
     if not listed:
         return
-    context.instance.add_dynamic_partitions(DAYS, list(listed))
+    context.instance.add_dynamic_partitions(_partitions(*prefix), list(listed))
     versions = _shown_versions(context, key, listed)
     for day, each in listed.items():
         if versions.get(day) != each.version:
             context.log_event(
                 dg.AssetMaterialization(key, partition=day, metadata=each.figures, tags={VERSION_TAG: each.version})
             )
+
+
+def _partitions(prefix: str | None = None) -> str:
+    return f"{prefix}__{DAYS}" if prefix else DAYS
 
 
 def _shown_versions(context: dg.AssetExecutionContext, key: dg.AssetKey, days: Iterable[str]) -> dict[str, str]:

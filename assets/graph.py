@@ -16,6 +16,10 @@ An asset is thin: it reads the record of the one before (assets/resources.py), c
 it. The job `canary_rollout` takes the rollout that `canary` opens to its end.
 """
 
+from collections.abc import Sequence
+
+import dagster as dg
+
 from assets import evaluation, registry, rewards, selection, traces, training
 
 ASSETS = [
@@ -31,3 +35,16 @@ ASSETS = [
     registry.model_version,
     registry.canary,
 ]
+
+
+def of_model(
+    assets: Sequence[dg.AssetsDefinition | dg.AssetSpec], prefix: str | None
+) -> list[dg.AssetsDefinition | dg.AssetSpec]:
+    """The assets with the recipe's `key_prefix` before their keys."""
+    keys = {each.key: each.key.with_prefix(prefix or []) for each in assets}
+    return [
+        each.with_attributes(asset_key_replacements=keys)
+        if isinstance(each, dg.AssetsDefinition)
+        else each.replace_attributes(key=keys[each.key], deps=[keys[dep.asset_key] for dep in each.deps])
+        for each in assets
+    ]

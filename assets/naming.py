@@ -1,4 +1,5 @@
-"""What the definitions are called in Dagster. One Dagster has one model: a project and an instance for each."""
+"""What the definitions are called in Dagster: the same for every model. Where several share one Dagster, each is a code
+location of the name `key_prefix`, and its asset keys begin with that."""
 
 import json
 import shlex
@@ -14,9 +15,10 @@ def owner_of(group: str) -> str:
     return "team:ml-platform" if group in ("traces", "registry") else "team:post-training"
 
 
-def launch_command(job: str = LOOP, stages: str = "", iteration: str = "") -> str:
-    """What launches a job, to be typed; of the loop, some stages of it (`samples*`), of an iteration by its id."""
-    command = f"dagster job launch -j {job}"
+def launch_command(job: str = LOOP, stages: str = "", iteration: str = "", prefix: str | None = None) -> str:
+    """What launches a job, to be typed; of the loop, some stages of it (`samples*`), of an iteration by its id.
+    `prefix`: the recipe's `key_prefix`."""
+    command = f"dagster job launch {f'-l {prefix} ' if prefix else ''}-j {job}"
     if stages:
         command += f" -o {shlex.quote(stages)}"
     if iteration:

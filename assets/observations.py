@@ -47,15 +47,15 @@ def show_figures(context: dg.OpExecutionContext | dg.AssetExecutionContext, depl
     try:
         store, recipe = deployment.store(), deployment.recipe()
         page = write_report(store, recipe, id, time.time())
-        context.log_event(kpi_observation(read_kpi(store, recipe), str(page)))
+        context.log_event(kpi_observation(deployment.key(KPI), read_kpi(store, recipe), str(page)))
     except Exception as error:  # boundary: a picture of what has ended well
         context.log.warning(f"The key figures are not shown: {error!r}. pt report {id} makes the page.")
 
 
-def rollout_observation(report: RolloutStatus, now: float) -> dg.AssetObservation:
+def rollout_observation(canary: dg.AssetKey, report: RolloutStatus, now: float) -> dg.AssetObservation:
     """One look, to be logged by the run that took it."""
     tags = {"rollout": report.rollout, "phase": str(report.phase)} if report.rollout else {}
-    return dg.AssetObservation("canary", metadata=rollout_metadata(report, now), tags=tags)
+    return dg.AssetObservation(canary, metadata=rollout_metadata(report, now), tags=tags)
 
 
 def rollout_metadata(report: RolloutStatus, now: float) -> dict[str, dg.MetadataValue]:
@@ -95,7 +95,7 @@ def kpi_asset() -> dg.AssetSpec:
     )
 
 
-def kpi_observation(kpi: Kpi, page: str) -> dg.AssetObservation:
+def kpi_observation(key: dg.AssetKey, kpi: Kpi, page: str) -> dg.AssetObservation:
     """`page`: where the newest page lies."""
     shown: dict[str, dg.MetadataValue] = {
         "iterations": table(HEAD, [each.row for each in reversed(kpi.iterations)]),
@@ -104,7 +104,7 @@ def kpi_observation(kpi: Kpi, page: str) -> dg.AssetObservation:
         "not in the cost": dg.MetadataValue.text("; ".join(kpi.cost.unknown) or "nothing"),
     }
     figures = {name: dg.MetadataValue.float(value) for name, value in _figures(kpi) if value is not None}
-    return dg.AssetObservation(KPI, metadata={**shown, **figures})
+    return dg.AssetObservation(key, metadata={**shown, **figures})
 
 
 def _figures(kpi: Kpi) -> Iterator[tuple[str, float | None]]:
@@ -143,7 +143,7 @@ def champion_asset(section: Automation) -> dg.AssetSpec:
 
 
 def tell_of_champion(context: dg.OpExecutionContext, deployment: Deployment) -> None:
-    key, champion = dg.AssetKey(CHAMPION), deployment.champion()
+    key, champion = deployment.key(CHAMPION), deployment.champion()
     last = context.instance.get_latest_materialization_event(key)
     shown = last.asset_materialization if last is not None else None
     if not champion.version or (shown and (shown.tags or {}).get(VERSION_TAG) == champion.model.digest):

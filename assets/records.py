@@ -117,12 +117,13 @@ RECORDS: dict[str, StageRecord[Any]] = {
 """In the order of a run. The last asset, `canary`, leaves the rollout's events instead."""
 
 
-def launch_from(store: Store, iteration: str, asset: str) -> str:
+def launch_from(store: Store, iteration: str, asset: str, prefix: str | None = None) -> str:
     """The command that makes an asset of an iteration and all below it. The newest iteration needs no name."""
     if asset == "traces":
-        return launch_command()
+        return launch_command(prefix=prefix)
     newest = store.read(layout.LATEST, Iteration)
-    return launch_command(stages=f"{asset}*", iteration=iteration if newest is None or newest.id != iteration else "")
+    named = newest is None or newest.id != iteration
+    return launch_command(stages=f"{asset}*", iteration=iteration if named else "", prefix=prefix)
 
 
 def _missing(store: Store, iteration: str, asset: str) -> str:

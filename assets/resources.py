@@ -17,7 +17,7 @@ from assets.environment import (
     environment,
     named_address,
 )
-from assets.naming import DEPLOYMENT, launch_command
+from assets.naming import DEPLOYMENT, LOOP, launch_command
 from assets.records import RECORDS, TRACES
 from pipeline.core import layout
 from pipeline.core.iteration import Iteration
@@ -126,10 +126,16 @@ class Deployment(dg.ConfigurableResource):
         """The iteration of that id, as its `traces` stage published it."""
         return TRACES.read(self.store(), id).iteration
 
+    def key(self, asset: str) -> dg.AssetKey:
+        return dg.AssetKey(asset).with_prefix(self.recipe().key_prefix or [])
+
+    def launch_command(self, job: str = LOOP) -> str:
+        return launch_command(job, prefix=self.recipe().key_prefix)
+
     def latest(self) -> Iteration:
         latest_iteration = self.store().read(layout.LATEST, Iteration)
         if latest_iteration is None:
-            raise ValueError(f"There is no iteration yet. Launch the whole job: {launch_command()}")
+            raise ValueError(f"There is no iteration yet. Launch the whole job: {self.launch_command()}")
         return latest_iteration
 
     def champion(self) -> ChampionState:

@@ -9,7 +9,7 @@ import dagster as dg
 
 from assets.days import days
 from assets.environment import Choice, chosen
-from assets.graph import ASSETS
+from assets.graph import ASSETS, of_model
 from assets.naming import DEPLOYMENT, IO_MANAGER
 from assets.observations import champion_asset, kpi_asset
 from assets.resources import Deployment, records
@@ -35,6 +35,7 @@ def definitions_of(choice: Choice) -> dg.Definitions:
     except ValueError as error:
         dg.get_dagster_logger().error(f"No run of this recipe will go well: {error}")
         recipe = None
+    prefix = recipe.key_prefix if recipe is not None else None
     automation = recipe.automation if recipe is not None else Automation()
     op_jobs = {
         job.name: job.graph.to_job(
@@ -44,7 +45,7 @@ def definitions_of(choice: Choice) -> dg.Definitions:
     }
     jobs = {**loop_jobs(choice, recipe), **op_jobs}
     return dg.Definitions(
-        assets=[*ASSETS, *days(), champion_asset(automation), kpi_asset()],
+        assets=of_model([*ASSETS, *days(prefix), champion_asset(automation), kpi_asset()], prefix),
         jobs=list(jobs.values()),
         schedules=schedules_of(automation, jobs),
         sensors=sensors_of(settings, jobs),

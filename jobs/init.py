@@ -2,7 +2,8 @@
 
 It writes `recipe.yaml`, which every command typed there takes by default, Dagster's `dagster.yaml` and `.env`, a
 `pyproject.toml` that names the jobs and pins this version, and for the embedded worlds the small model that they begin
-with. `--compose` adds a `compose.yaml` with PostgreSQL, and the secrets and keys that it needs.
+with. `--compose` adds a `compose.yaml` with PostgreSQL, and the secrets and keys that it needs. `--models NAME...`
+writes a recipe and a code location for each model instead, in one Dagster.
 No file is written over. Exit codes: 0 made; 2 a file is in the way, or the folder cannot be written.
 """
 
@@ -25,6 +26,17 @@ MODELS = {"embedded": demo.MODEL_DIR, "desk": desk.MODEL_DIR}
 """Recipes whose model comes with this package."""
 STARTS = (*MODELS, "own")
 MODEL = "model"
+PACKAGE = "tuning"
+"""Of a project with several models: the definitions of each."""
+DEFINITIONS_OF = '''"""Jobs, assets, schedules and sensors of {name}.yaml."""
+
+from pathlib import Path
+
+from assets.environment import Choice
+from jobs.definitions import definitions_of
+
+definitions = definitions_of(Choice(str(Path(__file__).parent.parent / "{name}.yaml"), []))
+'''
 MARK_KEYS, KEY_FILE = "mark-keys", "PREFERENCE_TUNING_MARK_KEY_FILE"
 SECRET = frozenset({".env", MARK_KEYS})
 IGNORED = "/.dagster/\n/data/\n/logs/\n/kept-*/\n/.venv/\n"
@@ -34,11 +46,11 @@ def main(arguments: Sequence[str]) -> int:
     asked = parser().parse_args(arguments)
     folder = Path(asked.folder)
     try:
-        write(folder, asked.start, asked.compose)
+        write(folder, asked.start, asked.compose, asked.models)
     except (FileExistsError, NotADirectoryError, PermissionError) as error:
         print(error, file=sys.stderr)
         return 2
-    print("\n".join(after(folder, asked.start, asked.compose)))
+    print("\n".join(after(folder, asked.start, asked.compose, asked.models)))
     return 0
 
 
@@ -51,13 +63,17 @@ def parser() -> argparse.ArgumentParser:
         default="embedded",
         help="embedded: arithmetic, with reference answers; desk: a support desk, without; own: your model and traces",
     )
-    options.add_argument("--compose", action="store_true", help="for Docker Compose on one host, with PostgreSQL")
+    kind = options.add_mutually_exclusive_group()
+    kind.add_argument("--compose", action="store_true", help="for Docker Compose on one host, with PostgreSQL")
+    kind.add_argument("--models", nargs="+", default=[], metavar="NAME", help="several models in one Dagster")
     return options
 
 
-def write(folder: Path, start: str, compose: bool = False) -> None:
+def write(folder: Path, start: str, compose: bool = False, models: Sequence[str] = ()) -> None:
     """Make the project, all of it or nothing. Raises FileExistsError where one of its files is there."""
     files = contents(folder, start) | (of_compose() if compose else {})
+    if models:
+        files = of_models(files, models)
     model = MODELS.get(start)
     names = [*files, *([MODEL] if model else [])]
     if there := [name for name in names if (folder / name).exists()]:
@@ -66,6 +82,7 @@ def write(folder: Path, start: str, compose: bool = False) -> None:
     for name, text in files.items():
         if name in SECRET and compose:
             (folder / name).touch(mode=0o600)
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
     if model:
         shutil.copytree(model, folder / MODEL)
@@ -80,6 +97,20 @@ def contents(folder: Path, start: str) -> dict[str, str]:
         ".gitignore": IGNORED,
         "pyproject.toml": _pyproject(folder),
     }
+
+
+def of_models(files: dict[str, str], models: Sequence[str]) -> dict[str, str]:
+    """The files of a project in which each model has a recipe, a data root and a code location of its own."""
+    recipe, kept = re.sub(r"(?m)^data_root: .*\n", "", files["recipe.yaml"]), dict(files)
+    del kept["recipe.yaml"]
+    kept[f"{PACKAGE}/__init__.py"] = '"""The models of this project."""\n'
+    kept["pyproject.toml"] = files["pyproject.toml"].partition("[tool.dagster]")[0]
+    for name in models:
+        words = f"name: {name}\nkey_prefix: {name}\ndata_root: data/{name}"
+        kept[f"{name}.yaml"] = re.sub(r"(?m)^name: .*$", words, recipe, count=1)
+        kept[f"{PACKAGE}/{name}.py"] = DEFINITIONS_OF.format(name=name)
+    locations = [f"  - python_module: {{module_name: {PACKAGE}.{name}, location_name: {name}}}" for name in models]
+    return {**kept, "workspace.yaml": "\n".join(["load_from:", *locations, ""])}
 
 
 def of_compose() -> dict[str, str]:
@@ -100,18 +131,21 @@ def of_compose() -> dict[str, str]:
     }
 
 
-def after(folder: Path, start: str, compose: bool) -> list[str]:
+def after(folder: Path, start: str, compose: bool, models: Sequence[str]) -> list[str]:
     """What to type next."""
-    lines = [f"A project is in {folder.absolute()}. Type there:"]
-    if start == "own":
-        lines.append("  $EDITOR recipe.yaml   # what is marked CHANGE")
+    lines, of = [f"A project is in {folder.absolute()}. Type there:"], f"-l {models[0]} " if models else ""
+    if models or start == "own":
+        names = [f"{name}.yaml" for name in models] or ["recipe.yaml"]
+        lines.append(f"  $EDITOR {' '.join(names)}   # what is marked CHANGE")
+    if models:
+        lines.append(f"  export PREFERENCE_TUNING_RECIPE={models[0]}.yaml   # the model that commands are about")
     if compose:
         lines += ["  docker compose up -d   # Dagster is on http://localhost:3000, MLflow on http://localhost:5000",
                   "  docker compose exec daemon dagster job launch -j preference_tuning"]  # fmt: skip
         return lines
     lines += ["  pt validate   # recipe, model, disk, source and gate, before anything runs",
-              "  dagster job launch -j preference_tuning   # one iteration",
-              "  dagster job launch -j canary_rollout   # its rollout, if the gate let it pass",
+              f"  dagster job launch {of}-j preference_tuning   # one iteration",
+              f"  dagster job launch {of}-j canary_rollout   # its rollout, if the gate let it pass",
               "  pt status   # what came out",
               "  pt ui   # Dagster and MLflow on 127.0.0.1"]  # fmt: skip
     return lines

@@ -50,12 +50,13 @@ def run_tags(job: str, choice: Choice, recipe: Recipe | None) -> dict[str, str]:
 
 
 def loop_jobs(choice: Choice, recipe: Recipe | None) -> dict[str, UnresolvedAssetJobDefinition]:
-    """The jobs over the assets, by name."""
+    """The jobs over one model's assets, by name."""
+    prefix = recipe.key_prefix if recipe is not None else None
 
     def job(name: str, stages: Sequence[str], description: str) -> UnresolvedAssetJobDefinition:
         return dg.define_asset_job(
             name,
-            selection=dg.AssetSelection.assets(*stages),
+            selection=dg.AssetSelection.assets(*(dg.AssetKey(each).with_prefix(prefix or []) for each in stages)),
             executor_def=executor,
             description=description,
             tags=run_tags(name, choice, recipe),
@@ -81,7 +82,7 @@ def advance_rollout(context: dg.OpExecutionContext, deployment: Deployment) -> N
 
     def looked() -> None:
         now = time.time()
-        context.log_event(rollout_observation(read_status(deployment), now))
+        context.log_event(rollout_observation(deployment.key("canary"), read_status(deployment), now))
 
     state = follow_rollout(deployment, context.log.info, deployment.recipe().rollout.drive_for_s, looked)
     tell_of_champion(context, deployment)

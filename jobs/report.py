@@ -30,7 +30,9 @@ def main(arguments: Sequence[str]) -> int:
         if not id:
             newest = store.read(layout.LATEST, Iteration)
             if newest is None:
-                raise ValueError(f"There is no iteration yet. Launch the whole job: {launch_command()}")
+                raise ValueError(
+                    f"There is no iteration yet. Launch the whole job: {launch_command(prefix=recipe.key_prefix)}"
+                )
             id = newest.id
         path = write_report(store, recipe, id, time.time(), asked.out.absolute() if asked.out is not None else None)
     except (ValueError, OSError) as error:

@@ -60,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
     if names and not asked.yes and not _agreed():
         return 1
     remove(store, iteration, asked.stage, names)
-    command = launch_from(store, iteration.id, asked.stage)
+    command = launch_from(store, iteration.id, asked.stage, settings.recipe().key_prefix)
     print(command, flush=True)
     if asked.no_launch:
         return 0

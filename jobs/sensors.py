@@ -150,7 +150,7 @@ def _labelled_since(
     context: dg.SensorEvaluationContext, deployment: Deployment, section: Automation
 ) -> str | dg.SkipReason:
     """The cursor after the newest labels, or why they are not looked at now."""
-    newest = context.instance.fetch_materializations(dg.AssetKey("reward_labels"), limit=1).records
+    newest = context.instance.fetch_materializations(deployment.key("reward_labels"), limit=1).records
     if not newest:
         return dg.SkipReason("There are no labels yet: launch label_traces, or start the schedule hourly_labels.")
     if context.cursor == str(newest[0].storage_id):

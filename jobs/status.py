@@ -128,7 +128,7 @@ def next_step(
         kept = [override for override in choice.overrides if override.partition("=")[0] not in keys]
         overrides = shlex.join([*kept, *more])
         set_to = f"PREFERENCE_TUNING_OVERRIDES={shlex.quote(overrides)} " if overrides else ""
-        return NextStep(command=f"{set_to}{command or launch_command()}", purpose=purpose)
+        return NextStep(command=f"{set_to}{command or launch_command(prefix=recipe.key_prefix)}", purpose=purpose)
 
     if newest is None:
         return launch("makes the first iteration: traces, labels, a training, its evaluation")
@@ -146,13 +146,15 @@ def next_step(
         case "stopped" | "refused":
             return launch(f"trains again, with another seed; {LATER}", f"training.seed={recipe.training.seed + 1}")
         case "held":
-            canary = launch_command(stages="canary", iteration=newest.iteration)
+            canary = launch_command(stages="canary", iteration=newest.iteration, prefix=recipe.key_prefix)
             accepted = f'rollout.accept_hold="{newest.iteration}"'
             return launch("rolls the candidate out all the same, once you have looked at it", accepted, command=canary)
         case "in rollout" if state.phase is Phase.HELD:
             return launch("says what it waits for", command="pt rollout status")
         case "in rollout":
-            return launch("takes it as far as its policy allows now", command=launch_command(ROLLOUT))
+            return launch(
+                "takes it as far as its policy allows now", command=launch_command(ROLLOUT, prefix=recipe.key_prefix)
+            )
         case "promoted":
             return launch("starts the next iteration from it")
         case _:

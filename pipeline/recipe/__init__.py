@@ -41,6 +41,8 @@ __all__ = [
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 """Becomes part of paths, of filters and of names elsewhere."""
+Prefix = Annotated[str, Field(pattern=r"^[A-Za-z0-9]+(_[A-Za-z0-9]+)*$", max_length=60)]
+"""Letters and digits, with single underscores between them: names of Dagster follow after two."""
 
 
 class BaseModelSection(Section):
@@ -57,6 +59,8 @@ class Recipe(Section):
 
     name: Annotated[Line, Operational]
     """Name of the deployment, for reports. A recipe in jobs/recipes/ has the name of its file."""
+    key_prefix: Annotated[Prefix | None, Operational] = None
+    """First part of the keys of assets and name of the code location, where several models share one Dagster."""
     data_root: Annotated[Uri, Operational] = "data"
     """Everything that the loop writes outside Dagster's own `.dagster/`, in a folder of its own: no project, home or
     whole disk."""

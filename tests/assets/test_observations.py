@@ -112,7 +112,7 @@ def test_dagster_keeps_an_observation_of_each_look(tmp_path: Path) -> None:
     @dg.asset
     def canary(context: dg.AssetExecutionContext) -> None:
         for weight in (5, 25):
-            context.log_event(rollout_observation(report(weight=weight), NOW))
+            context.log_event(rollout_observation(dg.AssetKey("canary"), report(weight=weight), NOW))
 
     with dg.DagsterInstance.local_temp(str(tmp_path)) as home:
         assert dg.materialize([canary], instance=home).success

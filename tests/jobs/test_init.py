@@ -1,17 +1,20 @@
 """`pt init`, from the wheel as it is built, in folders that know nothing of this repository."""
 
 import os
+import runpy
 import shutil
 import subprocess
 import sys
 import tomllib
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from assets.environment import chosen
+from assets.graph import ASSETS
 from jobs.init import STARTS, main
 from pipeline.recipe import load
 from tests.loop import ROOT
@@ -110,3 +113,20 @@ def test_a_projects_recipe_is_taken_unless_another_is_named(tmp_path: Path, monk
     assert chosen().recipe_path == str(tmp_path / "recipe.yaml")
     monkeypatch.setenv("PREFERENCE_TUNING_RECIPE", "other.yaml")
     assert chosen().recipe_path == str(tmp_path / "other.yaml")
+
+
+def test_several_models_share_one_dagster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main([str(tmp_path / "p"), "--models", "hr", "law"]) == 0
+    monkeypatch.chdir(tmp_path / "p")
+    workspace = yaml.safe_load(Path("workspace.yaml").read_text())
+    locations = [each["python_module"] for each in workspace["load_from"]]
+    assert [(each["module_name"], each["location_name"]) for each in locations] == [
+        ("tuning.hr", "hr"),
+        ("tuning.law", "law"),
+    ]
+    for name in ("hr", "law"):
+        definitions: Any = runpy.run_path(f"tuning/{name}.py")["definitions"]
+        keys = {key.path[0] for key in definitions.resolve_asset_graph().get_all_asset_keys()}
+        selected = definitions.resolve_job_def("preference_tuning").asset_layer.executable_asset_keys
+        assert keys == {name} and len(selected) == len(ASSETS)
+        assert load(f"{name}.yaml", []).data_root == f"data/{name}"
