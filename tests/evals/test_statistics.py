@@ -93,7 +93,7 @@ def test_an_arm_without_variation_still_has_an_interval() -> None:
     assert low == pytest.approx(stats.binomtest(50, 50).proportion_ci(method="wilson").low, rel=1e-9)
 
 
-def test_an_arm_of_one_sample_a_cluster_has_the_interval_of_a_share() -> None:
+def test_an_arm_of_single_samples_has_the_interval_of_a_share() -> None:
     expected = stats.binomtest(17, 40).proportion_ci(method="wilson")
     assert statistics.accuracy_interval(np.repeat([1.0, 0.0], [17, 23]), np.ones(40))[1:] == pytest.approx(expected)
 

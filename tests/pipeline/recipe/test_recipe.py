@@ -263,6 +263,7 @@ def test_recipe_fields_without_effect_are_meant_to_be() -> None:
         "accept_demo_suite",
         "answers_in_mlflow",
         "automation",
+        "key_prefix",
     )
     serving = dict.fromkeys(("batch_size", "in_flight", "memory_share", "start_timeout_s", "timeout_s"), True)
     assert fields(Recipe, Operational) == {

@@ -119,7 +119,7 @@ def scored(root: Path, method: str, rows: list[LabelledRow] = ROWS) -> Preferenc
     return Place(root).build(rows, fresh=FRESH, method=method)
 
 
-def test_samples_of_a_prompt_with_a_reference_or_of_the_log_have_no_spread() -> None:
+def test_referenced_and_logged_samples_have_no_spread() -> None:
     logged = [each._replace(fresh=False) for each in (sample("moon", "a", 0.0), sample("moon", "b", 1.0))]
     checked = [sample("rain", "a", 0.0)._replace(reference="4"), sample("rain", "b", 1.0)]
     spread = [sample("sun", "a", 0.0), sample("sun", "b", 1.0)]
