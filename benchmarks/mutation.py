@@ -183,7 +183,7 @@ def _named(folder: str, *names: str) -> tuple[str, ...]:
 TESTS: dict[str, tuple[str, ...]] = {
     "evals/gate.py": _named("evals", "gate", "roles", "judged_gate"),
     "evals/statistics.py": _named("evals", "statistics", "comparison"),
-    "pipeline/selection/choose.py": _named("pipeline/selection", "choose"),
+    "pipeline/selection/choose.py": _named("pipeline/selection", "choose", "winners", "memo"),
     "pipeline/selection/unpaired.py": _named("pipeline/selection", "scorers", "thumbs", "winners"),
     "pipeline/rewards/composite.py": _named("pipeline/rewards", "composite"),
     "pipeline/rollout/policy.py": _named("pipeline/rollout", "propose", "plan", "phases"),

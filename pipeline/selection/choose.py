@@ -194,10 +194,10 @@ def _forbidding(method: type[Method], evidence: Evidence, held: Sequence[Evidenc
     """What keeps a method from being trained even where the recipe forces it; nothing where it can."""
     if getattr(evidence, method.material) == 0:
         return (f"there are no {method.material_name} at all",)
-    # Then prompts are trained on whose samples were scored, and no logged label.
-    on_scores = method.forced_on_scores and evidence.scored_prompts > 0 and evidence.frontier_prompts == 0
-    needs = () if on_scores else method.needs
-    return tuple(str(check) for check in held if check.key == "coverage" and "coverage" in needs and not check.holds)
+    if evidence.scored_prompts and not evidence.frontier_prompts:  # samples that were scored are trained on, no label
+        return ()
+    coverage = (check for check in held if check.key == "coverage" and "coverage" in method.needs)
+    return tuple(str(check) for check in coverage if not check.holds)
 
 
 def _would_change(evidence: Evidence, held: Sequence[EvidenceCheck], method: Choice) -> Iterator[str]:

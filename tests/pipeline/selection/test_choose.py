@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from pipeline.core.estimate import UNKNOWN, Estimate, share
 from pipeline.recipe import Accelerator, Selection, Training
 from pipeline.recipe.methods import METHODS
-from pipeline.selection.choose import MethodDecision, choose
+from pipeline.selection.choose import MethodDecision, choose, percentages
 from pipeline.selection.cost import expect
 from pipeline.selection.evidence import Evidence, NoiseSource, PromptAttempts, Trust
+from pipeline.selection.unpaired import ScorerEvidence
 
 AUTO = Selection()
 GOOD = Evidence(
@@ -159,6 +160,21 @@ def test_forced_training_on_scores_needs_no_logged_label() -> None:
     assert decide(**scored).method == "none", "never unforced"
 
 
+def test_figures_are_said_as_people_read_them() -> None:
+    auc = Estimate(value=0.523, low=0.5, high=0.546, n=400)
+    said = decide(thumbs=400, rarer_thumb=share(200, 400), scorers=ScorerEvidence(feedback_auc=auc)).lacks["kto"]
+    assert "AUC on the thumbs of unseen users: 0.52 (0.50 to 0.55, n=400), needs lower bound >= 0.52" in said[0]
+    assert percentages(UNKNOWN) == "unknown (n=0)"
+    assert percentages(Estimate(value=0.1, low=0.1, high=0.1, n=0)) == "10.0% (assumed, n=0)"
+
+
+def test_a_bound_may_touch_its_threshold() -> None:
+    touching = Estimate(value=0.7, low=0.6, high=0.8, n=1400)
+    assert (
+        decide(zero_variance_share=touching, verifiable_share=touching.model_copy(update={"low": 0.5})).method == "grpo"
+    )
+
+
 @pytest.mark.parametrize(
     ("change", "lacking"),
     [
@@ -189,6 +205,11 @@ def test_the_closest_call_is_a_check_of_the_method_that_holds() -> None:
     for change in ({"pairs": 201}, {"pairs": 199}):  # the pairs are DPO's, and nearer to their threshold
         (near,) = [each for each in decide(**change).would_change if each.startswith("away from GRPO")]
         assert "verifiable share" in near
+    near_to_both = {"verifiable_share": share(900, 1500), "zero_variance_share": share(900, 1400)}
+    assert "verifiable share" in decide(**near_to_both).would_change[-1], "by the ends that speak against GRPO"
+    assert "upper bound <= 80.0%" in decide(zero_variance_share=share(1060, 1400)).would_change[-1]
+    alone = decide(Selection(method="kto"), thumbs=1, contrasted_thumbs=1)
+    assert alone.method == "kto" and not [each for each in alone.would_change if each.startswith("away")]
     forced = decide(Selection(method="dpo"), pairs=199)
     (near,) = [each for each in forced.would_change if each.startswith("away from DPO")]
     assert "preference pairs" not in near
