@@ -54,25 +54,27 @@ def show_figures(context: dg.OpExecutionContext | dg.AssetExecutionContext, depl
 
 def rollout_observation(canary: dg.AssetKey, report: RolloutStatus, now: float) -> dg.AssetObservation:
     """One look, to be logged by the run that took it."""
-    tags = {"rollout": report.rollout, "phase": str(report.phase)} if report.rollout else {}
+    state = report.state
+    tags = {"rollout": state.rollout, "phase": str(state.phase)} if state.rollout else {}
     return dg.AssetObservation(canary, metadata=rollout_metadata(report, now), tags=tags)
 
 
 def rollout_metadata(report: RolloutStatus, now: float) -> dict[str, dg.MetadataValue]:
     """The figures that Dagster draws over time, and the picture of the terminal in Markdown."""
-    figures: dict[str, float | None] = {"canary weight in percent": report.weight}
-    for name, arm in (("champion", report.champion), ("canary", report.canary)):
-        if arm is not None:
-            figures |= {f"{name} requests": arm.requests, f"{name} users": arm.users, f"{name} graded": arm.graded}
-            shares = {"right": arm.quality.value, "errors": arm.errors, "slow": arm.slow}
-            figures |= {f"{name} {what} in percent": s and round(100 * s, 2) for what, s in shares.items()}
-    figures |= {"dwell in seconds": round(report.dwell_s, 1), "looks": report.looks}
+    state, watch = report.state, report.state.watch
+    figures: dict[str, float] = {"canary weight in percent": report.weight}
+    for name, arm in (("champion", watch.evidence.champion), ("canary", watch.evidence.canary)):
+        figures |= {f"{name} requests": arm.requests, f"{name} graded": arm.graded}
+        figures |= {f"{name} users": arm.users} if arm.users > 1 else {}  # else the unit is the request
+        shares = {"right": arm.quality, "errors": arm.errors, "slow": arm.slow}
+        figures |= {f"{name} {what} in percent": round(100 * s.share, 2) for what, s in shares.items() if s.trials}
+    figures |= {"dwell in seconds": round(watch.dwell_s, 1), "looks": watch.looks}
     shown: dict[str, dg.MetadataValue] = {
-        "phase": dg.MetadataValue.text(str(report.phase)),
-        "why": dg.MetadataValue.text(report.reason),
+        "phase": dg.MetadataValue.text(str(state.phase)),
+        "why": dg.MetadataValue.text(state.reason),
         "rollout": dg.MetadataValue.md(_markdown(report, now)),
     }
-    return shown | {name: dg.MetadataValue.float(float(value)) for name, value in figures.items() if value is not None}
+    return shown | {name: dg.MetadataValue.float(float(value)) for name, value in figures.items()}
 
 
 def _markdown(report: RolloutStatus, now: float) -> str:

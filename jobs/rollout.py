@@ -16,7 +16,7 @@ from jobs.screen import CYAN, GREEN, GREY, RED, YELLOW, named, paint, terminal_w
 from pipeline.rollout.decision import MIN_DIGEST, RolloutDecision, decide
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.policy import account
-from pipeline.rollout.record import TERMINAL, Action, Phase
+from pipeline.rollout.record import Action, Phase
 from pipeline.rollout.router import Tick
 from pipeline.rollout.status import RolloutStatus
 from pipeline.views.rollout import ArmRow, arm_rows, sentences
@@ -82,18 +82,17 @@ def _status(settings: Deployment, asked: argparse.Namespace) -> int:
 
 def view(report: RolloutStatus, now: float, width: int = 80, colour: bool = False) -> Iterator[str]:
     """The picture, no line wider than `width` but for the commands, which are there to be copied."""
-    title = f"{report.model}: {str(report.phase).replace('_', ' ').upper()}"
-    yield paint(title, PHASES.get(report.phase, CYAN), colour)
+    phase = report.state.phase
+    yield paint(f"{report.model}: {str(phase).replace('_', ' ').upper()}", PHASES.get(phase, CYAN), colour)
     if rows := arm_rows(report):
         yield from ("", *_table(rows, width))
     yield ""
     for name, text in sentences(report, now):
         yield from named(name, text, width)
-    over = report.candidate is None or report.phase in TERMINAL
-    yield from named("commands", launch_command() if over else launch_command(ROLLOUT))
+    yield from named("commands", launch_command(ROLLOUT) if report.state.active else launch_command())
     for action in report.decisions:
         wants = "--by NAME --reason 'WHY'" if action == "approve" else "--reason 'WHY'"
-        yield from named("", f"{COMMAND} {action} --rollout {report.rollout} {wants}")
+        yield from named("", f"{COMMAND} {action} --rollout {report.state.rollout} {wants}")
 
 
 def _table(rows: list[ArmRow], width: int) -> Iterator[str]:

@@ -26,7 +26,7 @@ from pipeline.recipe import Recipe, load
 from pipeline.rollout.blocks import blocked
 from pipeline.rollout.fold import fold
 from pipeline.rollout.propose import ChampionState
-from pipeline.rollout.record import TERMINAL, Phase, RolloutState, read_events
+from pipeline.rollout.record import Phase, RolloutState, read_events
 from pipeline.rollout.router import Unrouted
 from pipeline.rollout.status import RolloutStatus, status
 from pipeline.views.rollout import spell
@@ -177,9 +177,9 @@ def _serving(recipe: Recipe, state: RolloutState) -> ChampionState:
 def _waiting(store: Store, state: RolloutState, rollout: RolloutStatus, newest: IterationView | None) -> Iterator[str]:
     """What a person has to take further, each with where to look."""
     if state.phase is Phase.HELD:
-        yield f"the rollout is held at {rollout.weight}%: {rollout.reason} (pt rollout status)"
-    elif rollout.waits_for.startswith("one of"):
-        yield f"version {rollout.candidate.version if rollout.candidate else '?'} wants an approval (pt rollout status)"
+        yield f"the rollout is held at {rollout.weight}%: {state.reason} (pt rollout status)"
+    elif state.waits_for_approval:
+        yield f"version {state.opened.version.version} wants an approval (pt rollout status)"
     if newest is not None and newest.state == "held":
         yield f"iteration {newest.iteration} is held: {newest.detail}"
     if state.past.champion is not None and (why := blocked(store, state.past.champion)):
@@ -250,18 +250,17 @@ def _champion(kpi: Kpi, now: float) -> str:
 
 
 def _rollout(rollout: RolloutStatus) -> str:
+    state = rollout.state
+    if state.proposal is None:
+        return f"{'none' if rollout.routed else rollout.router_reason}; waits for {rollout.waits_for}"
+    version, phase = f"version {state.proposal.version.version}", str(state.phase).replace("_", " ")
     if not rollout.routed:
-        before = "" if rollout.candidate is None else f"version {rollout.candidate.version}: {rollout.phase}; "
-        return f"{before}{rollout.router_reason}; waits for {rollout.waits_for}"
-    if rollout.candidate is None:
-        return f"none; waits for {rollout.waits_for}"
-    phase = str(rollout.phase).replace("_", " ")
-    why = f" ({rollout.reason})" if rollout.reason and rollout.phase is not Phase.PROMOTED else ""
-    if rollout.phase in TERMINAL:
-        return f"version {rollout.candidate.version}: {phase}{why}; none is open"
-    weights = " → ".join(f"{weight}%" for weight in rollout.weights)
-    at = f"{phase} at {rollout.weight}% of {weights}"
-    return f"version {rollout.candidate.version}: {at}{why}; waits for {rollout.waits_for}"
+        return f"{version}: {phase}; {rollout.router_reason}; waits for {rollout.waits_for}"
+    why = f" ({state.reason})" if state.reason and state.phase is not Phase.PROMOTED else ""
+    if not state.active:
+        return f"{version}: {phase}{why}; none is open"
+    weights = " → ".join(f"{weight}%" for weight in state.proposal.policy.canary_weights)
+    return f"{version}: {phase} at {rollout.weight}% of {weights}{why}; waits for {rollout.waits_for}"
 
 
 if __name__ == "__main__":

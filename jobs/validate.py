@@ -118,7 +118,7 @@ def _rollout(recipe: Recipe) -> Iterator[CheckedLine]:
         return
     try:
         policy = policy_of(recipe.rollout)
-        stages = [(policy.weight_at(stage), *stage_power(policy, stage)) for stage in range(len(policy.weights))]
+        stages = [(weight, *stage_power(policy, stage)) for stage, weight in enumerate(policy.canary_weights)]
     except ValueError as error:
         yield problem(str(error))
         return

@@ -32,9 +32,13 @@ class RolloutPolicy(Rollout):
     def needs_approval(self) -> bool:
         return bool(self.approvers)
 
+    @property
+    def canary_weights(self) -> tuple[int, ...]:
+        """Percent on the canary, stage by stage: the last weight leaves the holdback with the champion."""
+        return tuple(min(weight, 100 - self.holdback) for weight in self.weights)
+
     def weight_at(self, stage: int) -> int:
-        """Percent on the canary: the last weight leaves the holdback with the champion."""
-        return min(self.weights[stage], 100 - self.holdback)
+        return self.canary_weights[stage]
 
 
 def policy_of(

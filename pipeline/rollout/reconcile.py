@@ -74,7 +74,7 @@ def too_few_servers(split: TrafficSplit, proposal: Proposal, weight: int) -> str
     has, in proportion, and the last weight all of them. Asks both; one that cannot be asked counts for nothing."""
     policy = proposal.policy
     canary, champion = (slot_of(split, model).replicas for model in (proposal.version.model, proposal.champion))
-    percent = 100 if weight >= policy.weight_at(len(policy.weights) - 1) else weight
+    percent = 100 if weight >= policy.canary_weights[-1] else weight
     needed = max(1, math.ceil(percent * champion / 100))
     if canary >= needed:
         return ""

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from pipeline.core.estimate import Z95, Estimate
 from pipeline.core.storage import Record
 from pipeline.rollout.decision import decisions
-from pipeline.rollout.evidence import ArmSums
 from pipeline.rollout.fold import fold
 from pipeline.rollout.policy import RolloutPolicy
 from pipeline.rollout.propose import ChampionState
-from pipeline.rollout.record import Action, ModelVersion, Phase, RolloutEvent, RolloutState
+from pipeline.rollout.record import Action, Phase, RolloutEvent, RolloutState
 from pipeline.rollout.router import Split, Unrouted, Unsettled
 from pipeline.rollout.rules import blind_spots, wanted_graded
 from pipeline.rollout.shares import Ratio, variance
@@ -20,51 +19,26 @@ NOTHING = "nothing: a candidate that passes the gate is registered, and people d
 UNROUTED = "rollout.traffic to name the router that it began with"
 
 
-class ArmStatus(Record):
-    """What one arm did in this stage, as counts and shares; None where that is not known."""
-
-    requests: float
-    users: float | None = None
-    graded: float
-    quality: Estimate
-    errors: float | None = None
-    slow: float | None = None
-    labelled: float | None = None
-
-
 class RolloutStatus(Record):
-    """The model's latest rollout. Without one, only `model`, `phase` and who serves are there."""
+    """The model's latest rollout, as its log has it (`state`), and what is known besides."""
 
     model: str
     serving_version: int
     """0 is the recipe's base model."""
     serving_digest: str
-    phase: Phase
+    state: RolloutState
     routed: bool = True
     """Whether the deployment has a router; without one `router_reason` says what that means."""
-    rollout: str = ""
-    candidate: ModelVersion | None = None
     since: float | None = None
     """Seconds since the epoch at which phase and stage became what they are."""
-    stage: int = 0
-    weights: tuple[int, ...] = ()
     weight: int = 0
     router: int | None = None
     """Percent on the canary that the router reads; None when it reads no split of this rollout."""
     router_reason: str = ""
-    reason: str = ""
     by: str = ""
-    looks: int = 0
     last_look: str = ""
     last_look_at: float | None = None
-    dwell_s: float = 0.0
-    wanted_dwell_s: float = 0.0
     wanted_graded: int = 0
-    slow_over_s: float | None = None
-    canary: ArmStatus | None = None
-    champion: ArmStatus | None = None
-    """What the canary is compared with; at the last stage, the holdback."""
-    gate: tuple[str, ...] = ()
     waits_for: str = ""
     cannot_see: tuple[str, ...] = ()
     decisions: tuple[Action, ...] = ()
@@ -79,52 +53,28 @@ def status(
         model=model_name,
         serving_version=serving.version,
         serving_digest=serving.model.digest,
-        phase=state.phase,
+        state=state,
         routed=not isinstance(split, Unrouted),
         router_reason=split.reason if isinstance(split, Unsettled) else "",
     )
     if state.proposal is None:
         return bare.model_copy(update={"waits_for": "a candidate that passes the gate" if bare.routed else NOTHING})
-    policy = state.proposal.policy
     looked = [e for e in events if e.rollout == state.rollout and (e.look is not None or e.missed)]
     by_people = [e for e in events if e.rollout == state.rollout and e.by][-1:]
     lasting = [e.by for e in by_people if e.epoch == state.requested_epoch or e.phase is Phase.ROLLING_BACK]
     return bare.model_copy(
         update={
-            "rollout": state.rollout,
-            "candidate": state.proposal.version,
             "since": events[state.requested_epoch - 1].at,
             "by": lasting[0] if lasting else "",
-            "stage": state.stage,
-            "weights": tuple(policy.weight_at(stage) for stage in range(len(policy.weights))),
             "weight": state.canary_weight,
             "router": split.canary_weight if isinstance(split, Split) and split.rollout == state.rollout else None,
-            "reason": state.reason,
-            "looks": state.watch.looks,
             "last_look": looked[-1].reason if looked else "",
             "last_look_at": looked[-1].at if looked else None,
-            "dwell_s": state.watch.dwell_s,
-            "wanted_dwell_s": policy.dwell_s[state.stage],
             "wanted_graded": _wanted(state),
-            "slow_over_s": state.watch.evidence.slow_over_s,
-            "canary": _arm(state.watch.evidence.canary, policy),
-            "champion": _arm(state.watch.evidence.champion, policy),
-            "gate": state.proposal.reasons if state.phase is Phase.GATED and policy.needs_approval else (),
             "waits_for": _waits_for(state) if bare.routed else UNROUTED if state.active else NOTHING,
-            "cannot_see": blind_spots(state.watch.evidence, policy) if state.active else (),
+            "cannot_see": blind_spots(state.watch.evidence, state.proposal.policy) if state.active else (),
             "decisions": decisions(state, now),
         }
-    )
-
-
-def _arm(counts: ArmSums, policy: RolloutPolicy) -> ArmStatus:
-    shares = {"errors": counts.errors, "slow": counts.slow, "labelled": counts.coverage}
-    return ArmStatus(
-        requests=counts.requests,
-        users=counts.users if policy.unit == "user" else None,
-        graded=counts.graded,
-        quality=share_estimate(counts.quality, policy),
-        **{name: each.share if each.trials else None for name, each in shares.items()},
     )
 
 

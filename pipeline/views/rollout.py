@@ -6,8 +6,10 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from pipeline.core.estimate import Estimate
-from pipeline.rollout.record import TERMINAL, RolloutEvent
-from pipeline.rollout.status import ArmStatus, RolloutStatus, share_estimate
+from pipeline.rollout.evidence import ArmSums
+from pipeline.rollout.record import RolloutEvent
+from pipeline.rollout.shares import Ratio
+from pipeline.rollout.status import RolloutStatus, share_estimate
 from pipeline.views import BLUE, DARK_GREY, LIGHT_GREY, ORANGE, Plot, text_plot
 
 UNITS = ((86_400.0, "days"), (3_600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
@@ -31,17 +33,19 @@ class LookPoint(NamedTuple):
 
 def arm_rows(report: RolloutStatus) -> list[ArmRow]:
     """What both arms did in this stage; nothing before the first look."""
-    champion, canary = report.champion, report.canary
-    if champion is None or canary is None or not champion.requests + canary.requests:
+    proposal, evidence = report.state.proposal, report.state.watch.evidence
+    champion, canary = evidence.champion, evidence.canary
+    if proposal is None or not champion.requests + canary.requests:
         return []
-    share = canary.requests / (canary.requests + champion.requests)
+    policy, share = proposal.policy, canary.requests / (canary.requests + champion.requests)
+    right = [_quality(share_estimate(arm.quality, policy)) for arm in (champion, canary)]
     rows = [ArmRow("requests", _count(champion.requests), f"{_count(canary.requests)} ({share:.1%})")]
-    if champion.users is not None and canary.users is not None:
+    if policy.unit == "user":
         rows.append(ArmRow("users", _count(champion.users), _count(canary.users)))
-    rows.append(ArmRow("right", _quality(champion), _quality(canary), "of the graded, 95% interval"))
+    rows.append(ArmRow("right", *right, "of the graded, 95% interval"))
     rows.append(ArmRow("errors", _share(champion.errors), _share(canary.errors), "requests without an answer"))
-    if report.slow_over_s is not None:
-        rows.append(ArmRow("slow", _share(champion.slow), _share(canary.slow), f"over {report.slow_over_s:.3g} s"))
+    if evidence.slow_over_s is not None:
+        rows.append(ArmRow("slow", _share(champion.slow), _share(canary.slow), f"over {evidence.slow_over_s:.3g} s"))
     rows.append(ArmRow("graded", _graded(champion), _graded(canary), "of what can be graded"))
     return rows
 
@@ -62,34 +66,36 @@ def look_points(events: Sequence[RolloutEvent]) -> list[LookPoint]:
 
 def sentences(report: RolloutStatus, now: float) -> list[tuple[str, str]]:
     """Where it stands, why, and what it waits for and since when."""
+    state = report.state
     serving = f"version {report.serving_version}" if report.serving_version else "the base model"
     serving += f" ({report.serving_digest[:12]})"
-    if report.candidate is None:
+    if state.proposal is None:
         none_yet = ("rollout", "none yet" if report.routed else f"none: {report.router_reason}")
         champion = ("serves", f"{serving}, all requests") if report.routed else ("champion", serving)
         return [none_yet, champion, ("waits for", report.waits_for)]
-    candidate = report.candidate
+    candidate, policy, watch = state.proposal.version, state.proposal.policy, state.watch
     unread = report.router_reason or "no split of this rollout"
     read = f"the router reads {unread if report.router is None else f'{report.router}%'}"
-    weights = " → ".join(f"{weight}%" for weight in report.weights)
+    weights = " → ".join(f"{weight}%" for weight in policy.canary_weights)
     lines = [
-        ("rollout", f"{report.rollout}, of version {candidate.version} ({candidate.model.digest[:12]})"),
+        ("rollout", f"{state.rollout}, of version {candidate.version} ({candidate.model.digest[:12]})"),
         ("iteration", candidate.iteration),
         ("champion", serving),
-        ("phase", f"{report.phase}{'' if report.since is None else f' since {moment(report.since, now)}'}"),
+        ("phase", f"{state.phase}{'' if report.since is None else f' since {moment(report.since, now)}'}"),
         ("weight", f"{report.weight}% on the canary, of {weights}; {read if report.routed else unread}"),
-        ("why", f"{report.reason}{f' (decided by {report.by})' if report.by else ''}"),
+        ("why", f"{state.reason}{f' (decided by {report.by})' if report.by else ''}"),
     ]
-    if report.looks:
-        lines.append(("looks", f"{report.looks:,}, the last at {moment(report.last_look_at, now)}"))
-        if report.last_look and report.last_look != report.reason:
+    if watch.looks:
+        lines.append(("looks", f"{watch.looks:,}, the last at {moment(report.last_look_at, now)}"))
+        if report.last_look and report.last_look != state.reason:
             lines.append(("last look", report.last_look))
-    if report.phase not in TERMINAL and report.wanted_dwell_s:
-        lines.append(("dwell", f"{spell(report.dwell_s)} of {spell(report.wanted_dwell_s)} with metrics"))
-        graded = 0.0 if report.canary is None else report.canary.graded
+    if state.active and (dwell_s := policy.dwell_s[state.stage]):
+        lines.append(("dwell", f"{spell(watch.dwell_s)} of {spell(dwell_s)} with metrics"))
+        graded = watch.evidence.canary.graded
         lines.append(("answers", f"{graded:,.0f} of {report.wanted_graded:,} graded ones of the canary"))
     lines += [("cannot see", spot) for spot in report.cannot_see]
-    lines += [("gate", reason) for reason in report.gate]
+    if state.waits_for_approval:
+        lines += [("gate", reason) for reason in state.proposal.reasons]
     lines.append(("waits for", report.waits_for))
     return lines
 
@@ -111,17 +117,18 @@ def _count(number: float) -> str:
     return f"{number:,.0f}"
 
 
-def _share(share: float | None) -> str:
-    return "-" if share is None else f"{share:.2%}"
+def _share(ratio: Ratio) -> str:
+    return f"{ratio.share:.2%}" if ratio.trials else "-"
 
 
-def _quality(arm: ArmStatus) -> str:
-    value, low, high = arm.quality.value, arm.quality.low, arm.quality.high
+def _quality(right: Estimate) -> str:
+    value, low, high = right.value, right.low, right.high
     return "-" if value is None or low is None or high is None else f"{value:.1%} ({low:.1%} to {high:.1%})"
 
 
-def _graded(arm: ArmStatus) -> str:
-    return _count(arm.graded) if arm.labelled is None else f"{_count(arm.graded)} ({arm.labelled:.0%})"
+def _graded(arm: ArmSums) -> str:
+    labelled = f" ({arm.coverage.share:.0%})" if arm.coverage.trials else ""
+    return f"{_count(arm.graded)}{labelled}"
 
 
 def rollout_over_time(points: Sequence[LookPoint], title: str) -> Plot:

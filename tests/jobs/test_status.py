@@ -140,7 +140,7 @@ def test_a_machine_reads_the_same_as_json(laid: Laid, capsys) -> None:
     assert status.main(["--json", "--last", "1"]) == 0
     fields = json.loads(capsys.readouterr().out)
     assert fields["iteration"]["iteration"] == iteration.id and fields["iteration"]["state"] == "promoted"
-    assert fields["kpi"]["champion_version"] == 1 and fields["rollout"]["phase"] == "promoted"
+    assert fields["kpi"]["champion_version"] == 1 and fields["rollout"]["state"]["phase"] == "promoted"
     assert fields["waits_for_person"] == [] and fields["run"] is None and fields["runs_seen"]
 
 

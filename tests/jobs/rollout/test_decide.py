@@ -84,7 +84,7 @@ def test_each_command_that_status_shows_runs(settings: Deployment, held: str, ca
 def test_status_as_json_is_one_object(settings: Deployment, held: str, capsys) -> None:
     assert main(["status", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert (report["rollout"], report["phase"], report["weight"]) == (held, "held", 5)
+    assert (report["state"]["proposal"]["rollout"], report["state"]["phase"], report["weight"]) == (held, "held", 5)
     assert report["decisions"] == ["resume", "abort", "rollback"]
 
 

@@ -5,7 +5,9 @@ import re
 import pytest
 
 from jobs.rollout import view
+from pipeline.rollout.evidence import LiveEvidence
 from pipeline.rollout.record import Phase
+from pipeline.rollout.shares import Ratio
 from tests.pipeline.rollout.reports import NOW, arm, bare, report
 
 COMMAND = re.compile(r"(dagster job launch|pt rollout)")
@@ -15,10 +17,10 @@ LONG = "the share of requests contradicts the weight, " * 6
 def test_the_picture_shows_stages_arms_and_what_it_waits_for() -> None:
     text = "\n".join(view(report(), NOW, 120))
     assert "desk: OBSERVING" in text
-    assert "weight            25% on the canary, of 5% → 25% → 100%; the router reads" in text
+    assert "weight            25% on the canary, of 5% → 25% → 95%; the router reads" in text
     assert re.search(r"requests +1,125 +375 \(25\.0%\)", text)
     assert re.search(r"users +112 +38", text)
-    assert re.search(r"right +70\.0% \(68\.0% to 72\.0%\) +69\.0% \(67\.0% to 71\.0%\)", text)
+    assert re.search(r"right +70\.0% \(67\.3% to 72\.7%\) +69\.0% \(64\.3% to 73\.7%\)", text)
     assert re.search(r"slow +1\.20% +1\.20% +over 2\.3 s", text)
     assert re.search(r"graded +1,125 \(96%\) +375 \(96%\)", text)
     assert "phase             observing since 2027-01-15 07:50:00 UTC (10 minutes ago)" in text
@@ -29,7 +31,7 @@ def test_the_picture_shows_stages_arms_and_what_it_waits_for() -> None:
 @pytest.mark.parametrize("width", [60, 80, 120])
 @pytest.mark.parametrize("phase", [Phase.OBSERVING, Phase.HELD, Phase.PROMOTED])
 def test_no_line_is_wider_than_the_terminal(width: int, phase: Phase) -> None:
-    shown = report(phase, reason=LONG, last_look=LONG, waits_for=LONG, weights=(1, 2, 5, 10, 25, 50, 100))
+    shown = report(phase, reason=LONG, last_look=LONG, waits_for=LONG, policy={"weights": (1, 2, 5, 10, 25, 50, 100)})
     lines = [line for line in view(shown, NOW, width) if not COMMAND.search(line)]
     assert max(map(len, lines)) <= width
 
@@ -42,11 +44,9 @@ def test_colours_change_no_word() -> None:
 
 
 def test_without_users_grades_or_latencies_it_says_so() -> None:
-    blind = arm(100, graded=0, users=None, slow=None, labelled=None)
-    blind = blind.model_copy(
-        update={"quality": blind.quality.model_copy(update=dict.fromkeys(("value", "low", "high")))}
-    )
-    text = "\n".join(view(report(champion=blind, canary=blind, slow_over_s=None), NOW, 80))
+    ungraded = arm(100).model_copy(update={"quality": Ratio(), "coverage": Ratio()})
+    blind = report(evidence=LiveEvidence(champion=ungraded, canary=ungraded), policy={"unit": "request"})
+    text = "\n".join(view(blind, NOW, 80))
     assert "users" not in text
     assert "slow" not in text
     assert re.search(r"right +- +-", text)
