@@ -18,7 +18,7 @@ from pipeline.rollout.export import exported
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.gateway.keeper import SlotKeeper
 from pipeline.rollout.gateway.metrics import SpanMetrics
-from pipeline.rollout.gateway.process import GatewaySettings, running_address, running_gateway
+from pipeline.rollout.gateway.process import GatewaySettings, on_port, running_address, running_gateway
 from pipeline.rollout.gateway.split import (
     GatewaySplit,
     ServedSlot,
@@ -113,7 +113,7 @@ def live_traffic(deployment: Deployment, judged_by: Recipe, grading: Grading, lo
             keeper = stack.enter_context(SlotKeeper(store, name, limit, log))
             put_champion_in_place(deployment)
             keeper.serve(wanted_models(deployment, time.time()))
-            own = gateway_settings(deployment).model_copy(update={"port": 0})  # found by its file, as any gateway
+            own = on_port(gateway_settings(deployment), 0)  # found by its file, as any gateway
             stack.enter_context(running_gateway(own, log))
         wait = _with_users(deployment, source, log) if isinstance(source, DemoSource) else time.sleep
         yield LiveTraffic(_metrics(deployment, judged_by, grading, log), wait)
@@ -130,13 +130,7 @@ def gateway_settings(deployment: Deployment) -> GatewaySettings:
     traffic = recipe.rollout.traffic
     assert isinstance(traffic, GatewayTraffic), "this project starts no other router"
     return GatewaySettings(
-        root=str(deployment.store().root.absolute()),
-        model_name=recipe.base_model.name,
-        port=traffic.port,
-        record=traffic.record,
-        trust_user_header=traffic.trust_user_header,
-        allowed_hosts=traffic.allowed_hosts,
-        slot_urls=traffic.slots or (),
+        root=str(deployment.store().root.absolute()), model_name=recipe.base_model.name, traffic=traffic
     )
 
 

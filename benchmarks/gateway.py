@@ -21,6 +21,7 @@ from typing import Any
 
 from pipeline.core import layout
 from pipeline.core.storage import ModelRef, Store
+from pipeline.recipe.rollout import GatewayTraffic
 from pipeline.rollout.gateway.process import GatewayAddress, GatewaySettings, running_gateway
 from pipeline.rollout.gateway.spans import recorded
 from pipeline.rollout.gateway.split import GatewaySplit, ServedSlot, write_slots
@@ -80,7 +81,7 @@ def bench() -> Generator[Bench]:
     with tempfile.TemporaryDirectory() as root, SlotProcess(CHAMPION) as champion, SlotProcess(CANARY) as canary:
         store = Store(root)
         write_slots(store, NAME, [champion.slot, canary.slot])
-        settings = GatewaySettings(root=root, model_name=NAME, port=0)
+        settings = GatewaySettings(root=root, model_name=NAME, traffic=GatewayTraffic(port=0))
         with running_gateway(settings, lambda line: None) as gateway:
             yield Bench(store, gateway, champion, canary)
 

@@ -38,11 +38,11 @@ def arm_rows(report: RolloutStatus) -> list[ArmRow]:
     if proposal is None or not champion.requests + canary.requests:
         return []
     policy, share = proposal.policy, canary.requests / (canary.requests + champion.requests)
-    right = [_quality(share_estimate(arm.quality, policy)) for arm in (champion, canary)]
+    right, right_too = (_quality(share_estimate(arm.quality, policy)) for arm in (champion, canary))
     rows = [ArmRow("requests", _count(champion.requests), f"{_count(canary.requests)} ({share:.1%})")]
     if policy.unit == "user":
         rows.append(ArmRow("users", _count(champion.users), _count(canary.users)))
-    rows.append(ArmRow("right", *right, "of the graded, 95% interval"))
+    rows.append(ArmRow("right", right, right_too, "of the graded, 95% interval"))
     rows.append(ArmRow("errors", _share(champion.errors), _share(canary.errors), "requests without an answer"))
     if evidence.slow_over_s is not None:
         rows.append(ArmRow("slow", _share(champion.slow), _share(canary.slow), f"over {evidence.slow_over_s:.3g} s"))

@@ -50,9 +50,7 @@ def series(expression: str) -> set[str]:
 
 def exported() -> set[str]:
     """What the gateway says, from its own code, and what the servers and the cluster say."""
-    state = GatewayState(
-        split=None, expired=False, refused="", slots=(), slots_fault="", served=0, recorded=0, breaker_open=False, pid=1
-    )
+    state = GatewayState(split=None, expired=False, refused="", slots=(), slots_fault="", served=0, recorded=0, pid=1)
     own = re.findall(r"^# TYPE (\w+)", exposition(state, "desk"), re.MULTILINE)
     return {*own, FINISHED, LATENCY} | OTHERS
 

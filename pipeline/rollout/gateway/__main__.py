@@ -25,7 +25,7 @@ def serve(settings: GatewaySettings) -> None:
     folder = Store(settings.root).path(layout.gateway(settings.model_name))
     with socket.socket() as listener, held_lock(folder) as publish:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", settings.port))
+        listener.bind(("127.0.0.1", settings.traffic.port))
         listener.listen(BACKLOG)
         publish(GatewayAddress(url=f"http://127.0.0.1:{listener.getsockname()[1]}", pid=os.getpid()))
         config = uvicorn.Config(

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from pipeline.core.storage import Store
 from pipeline.rollout.gateway.asked import BadRequest, limited_body
 from pipeline.rollout.gateway.door import LOOPBACK, foreign_header, header_values
-from pipeline.rollout.gateway.feedback import FeedbackRecorder
+from pipeline.rollout.gateway.feedback import record_feedback
 from pipeline.rollout.gateway.process import GatewaySettings
 from pipeline.rollout.gateway.proxy import Proxy, error_body
 from pipeline.rollout.gateway.spans import Recorder
@@ -41,16 +41,15 @@ _PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsaf
 class Gateway:
     def __init__(self, settings: GatewaySettings) -> None:
         self._settings, self._store = settings, Store(settings.root)
-        with_text = settings.record == "text"
-        self._recorder = Recorder(self._store, settings.model_name, with_text)
-        self._feedback = FeedbackRecorder(self._store, settings.model_name, with_text)
+        self._with_text = settings.traffic.record == "text"
+        self._recorder = Recorder(self._store, settings.model_name, self._with_text)
         self._watch = SplitWatch(self._store, settings.model_name, self._has_slot)
         self.proxy = Proxy(settings, self._watch, self._recorder)
         self._fault = ""
 
     def _has_slot(self, digest: str) -> bool:
         """Of a digest that no slot has, the slot file may know since a moment ago."""
-        if self.proxy.table.slot_of(digest) is None and not self._settings.slot_urls:
+        if self.proxy.table.slot_of(digest) is None and not self._settings.traffic.slots:
             with suppress(ValueError):
                 self.proxy.table = self._written()
         return self.proxy.table.slot_of(digest) is not None
@@ -76,7 +75,7 @@ class Gateway:
     async def _refresh(self) -> None:
         """Read the slots again. A table that can't be read, and a server that doesn't answer, leave what was."""
         try:
-            table, self._fault = await self._listed() if self._settings.slot_urls else (self._written(), "")
+            table, self._fault = await self._listed() if self._settings.traffic.slots else (self._written(), "")
         except ValueError as error:
             self._fault = str(error)
             return
@@ -89,7 +88,7 @@ class Gateway:
 
     async def _listed(self) -> tuple[SlotTable, str]:
         names: dict[str, list[str]] = {}
-        for url in self._settings.slot_urls:
+        for url in self._settings.traffic.slots or ():
             with suppress(OSError):
                 names[url] = await asyncio.to_thread(served_names, Endpoint(url), CONNECT_S)
         table, fault = slots_of_names(self._settings.model_name, names)
@@ -107,7 +106,6 @@ class Gateway:
             slots_fault=self._fault,
             served=proxy.served,
             recorded=self._recorder.recorded,
-            breaker_open=proxy.breaker_open,
             pid=os.getpid(),
         )
 
@@ -128,7 +126,8 @@ class Gateway:
 
     async def feedback(self, request: Request) -> Response:
         """POST /v1/feedback: what a user says of an answer."""
-        trace_id = await asyncio.to_thread(self._feedback.take, await limited_body(request))
+        body, name = await limited_body(request), self._settings.model_name
+        trace_id = await asyncio.to_thread(record_feedback, self._store, name, body, self._with_text)
         return JSONResponse({"object": "feedback", "trace_id": trace_id})
 
     async def page(self, request: Request) -> Response:
@@ -147,7 +146,6 @@ def exposition(state: GatewayState, model: str) -> str:
         "recorded_total": ("Of those, the ones whose spans are in a file.", {own: state.recorded}),
         "canary_weight_percent": ("Share of the traffic that the split gives to the canary.", {own: weight}),
         "lease_ended": ("1 where the split's lease was not renewed: the champion serves alone.", {own: state.expired}),
-        "breaker_open": ("1 where the circuit breaker of the canary is open.", {own: state.breaker_open}),
         "in_flight": ("Requests that a slot is answering.", in_flight),
     }
     lines: list[str] = []
@@ -181,7 +179,7 @@ def application(settings: GatewaySettings) -> ASGIApp:
     ]
     app = Starlette(routes=routes, lifespan=gateway.running, exception_handlers={HTTPException: _refused})
     app.router.redirect_slashes = False
-    hosts = frozenset((*LOOPBACK, *(host.lower() for host in settings.allowed_hosts)))
+    hosts = frozenset((*LOOPBACK, *(host.lower() for host in settings.traffic.allowed_hosts)))
 
     async def checked(scope: Scope, receive: Receive, send: Send) -> None:
         refused = _foreign(scope, hosts) if scope["type"] == "http" else None

@@ -7,12 +7,10 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Literal
-
-from pydantic import Field, PositiveFloat
 
 from pipeline.core import layout
 from pipeline.core.storage import Record, Store, write_atomically
+from pipeline.recipe.rollout import GatewayTraffic
 from pipeline.serving.server_process import held_port, server_process
 
 TAKE_S = 5.0
@@ -75,16 +73,11 @@ class GatewaySettings(Record):
     root: str
     model_name: str
     """Names the rollout; callers may ask for any model."""
-    port: int = Field(ge=0, le=65_535)
-    record: Literal["text", "operations"] = "text"
-    """`operations`: spans hold no text, no user and no metadata."""
-    trust_user_header: bool = True
-    """Whether `x-user-id` and `x-rollout-arm` are believed."""
-    allowed_hosts: tuple[str, ...] = ()
-    slot_urls: tuple[str, ...] = ()
-    """Root URLs of servers that say themselves what they serve (`<model>@<digest12>`); (): the slot file says it."""
-    timeout_s: PositiveFloat = 600.0
-    """Longest silence of a slot."""
+    traffic: GatewayTraffic = GatewayTraffic()
+
+
+def on_port(settings: GatewaySettings, port: int) -> GatewaySettings:
+    return settings.model_copy(update={"traffic": settings.traffic.model_copy(update={"port": port})})
 
 
 START_TIMEOUT_S = 60.0
@@ -97,14 +90,14 @@ def running_gateway(settings: GatewaySettings, log: Callable[[str], None]) -> Ge
     store = Store(settings.root)
     folder = store.path(layout.gateway(settings.model_name))
     with ExitStack() as stack:
-        if not settings.port:
+        if not settings.traffic.port:
             held = stack.enter_context(held_port())
-            settings = settings.model_copy(update={"port": held.getsockname()[1]})
+            settings = on_port(settings, held.getsockname()[1])
         path = folder / "settings.json"
         write_atomically(path, settings.model_dump_json(exclude={"root"}))  # no file says where the root lies
         command = [sys.executable, "-m", "pipeline.rollout.gateway", str(path), settings.root]
         process = stack.enter_context(server_process("The gateway", command, {}, folder))
-        url = f"http://127.0.0.1:{settings.port}"
+        url = f"http://127.0.0.1:{settings.traffic.port}"
         process.await_health(f"{url}/health", START_TIMEOUT_S)
         address = running_address(folder)
         if address is None or address.url != url:

@@ -5,8 +5,7 @@ import asyncio
 import os
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
-from types import MappingProxyType
+from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
@@ -21,44 +20,6 @@ from pipeline.rollout.gateway.spans import Recorder, Served, Try
 from pipeline.rollout.gateway.split import ServedSlot, SlotTable, SplitWatch
 from pipeline.rollout.gateway.upstream import Opened, SlotFailed, StreamBroken, Upstream
 from pipeline.rollout.router import Arm, route
-
-OPEN_S = 1.0
-FAILURES = 3
-"""In a row: one in a hundred that fails must not take its neighbours' answers, which would count as its errors."""
-
-
-class Breaker:
-    """Circuit breaker of one slot: opens for 1 s after three failures in a row, then lets one request try."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._failures = 0
-        self._open_until = 0.0
-        self._trying = False
-
-    @property
-    def is_open(self) -> bool:
-        return self._failures >= FAILURES
-
-    def lets(self) -> bool:
-        """Whether this request may try. Whoever may has to say how it went."""
-        if not self.is_open:
-            return True
-        if self._trying or self._clock() < self._open_until:
-            return False
-        self._trying = True
-        return True
-
-    def answered(self) -> None:
-        self._failures, self._trying = 0, False
-
-    def failed(self) -> None:
-        self._failures, self._trying = self._failures + 1, False
-        self._open_until = self._clock() + OPEN_S
-
-    def ended(self) -> None:
-        """The request is over, however: where the caller hung up, its slot neither answered nor failed."""
-        self._trying = False
 
 
 class _Caller:
@@ -90,7 +51,7 @@ class _Caller:
 
     async def reply(self, opened: Opened, body: bytes | AsyncIterator[bytes], served: Served, by: Arm) -> None:
         """Send an answer; a stream ends early where the caller hangs up."""
-        headers = {"content-type": opened.content_type, **_identified(served.trace_id)}
+        headers = {**opened.headers, **_identified(served.trace_id)}
         if self._shows:
             headers |= {"x-rollout-arm": served.arm, "x-rollout-served-by": by}
         if isinstance(body, bytes):
@@ -99,9 +60,12 @@ class _Caller:
             await self._respond(StreamingResponse(body, 200, {**headers, "cache-control": "no-cache"}))
 
     async def refuse(self, failed: SlotFailed, trace_id: str) -> None:
-        """Say why there is no answer: with the fields of the server's own error, where one refused."""
-        headers = {**_identified(trace_id), **failed.headers}
-        await self._respond(JSONResponse(error_body(failed.status, str(failed), failed.error), failed.status, headers))
+        """Say why there is no answer: in the server's own words, where one refused."""
+        headers = _identified(trace_id)
+        if (refusal := failed.refusal) is not None:
+            await self._respond(Response(refusal.body, refusal.status, {**refusal.headers, **headers}))
+        else:
+            await self._respond(JSONResponse(error_body(failed.status, str(failed)), failed.status, headers))
 
     async def _respond(self, response: Response) -> None:
         await response(self._request.scope, self._request.receive, self._send)
@@ -112,24 +76,19 @@ def _identified(trace_id: str) -> dict[str, str]:
     return {"x-trace-id": trace_id, "x-request-id": trace_id}
 
 
-def error_body(status: int, message: str, own: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
-    """In the form that OpenAI's clients read. `own`: fields of a server's own error."""
+def error_body(status: int, message: str) -> dict[str, Any]:
+    """In the form that OpenAI's clients read."""
     kind = "invalid_request_error" if status < 500 else "server_error"
-    return {"error": {"message": message, "type": kind, "param": None, "code": status, **own}}
+    return {"error": {"message": message, "type": kind, "param": None, "code": status}}
 
 
 class Proxy:
     def __init__(self, settings: GatewaySettings, watch: SplitWatch, recorder: Recorder) -> None:
-        self._trusted, self._watch, self._recorder = settings.trust_user_header, watch, recorder
-        self._breakers: dict[str, Breaker] = {}
+        self._trusted, self._watch, self._recorder = settings.traffic.trust_user_header, watch, recorder
         self.table = SlotTable(slots=())
-        self.upstream = Upstream(settings.timeout_s)
+        self.upstream = Upstream()
         self.served, self.in_flight = 0, Counter[str]()
         """Answers that callers got; requests that a slot is answering, by digest."""
-
-    @property
-    def breaker_open(self) -> bool:
-        return any(breaker.is_open for breaker in self._breakers.values())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -164,21 +123,13 @@ class Proxy:
         return served, champion, canary if served.arm == "canary" else None
 
     async def _answer(self, served: Served, champion: ServedSlot, canary: ServedSlot | None, caller: _Caller) -> None:
-        failed: SlotFailed | None = None
-        if canary is not None:
-            breaker = self._breakers.setdefault(canary.digest, Breaker())
-            if served.pinned or breaker.lets():
-                failed = await self._ask(served, canary, "canary", caller, breaker)
-                if failed is None:
-                    return
-        if failed is None or not served.pinned:
-            failed = await self._ask(served, champion, "champion", caller, None)
+        failed = None if canary is None else await self._ask(served, canary, "canary", caller)
+        if canary is None or (failed is not None and not served.pinned):
+            failed = await self._ask(served, champion, "champion", caller)
         if failed is not None:
             await caller.refuse(failed, served.trace_id)
 
-    async def _ask(
-        self, served: Served, slot: ServedSlot, arm: Arm, caller: _Caller, breaker: Breaker | None
-    ) -> SlotFailed | None:
+    async def _ask(self, served: Served, slot: ServedSlot, arm: Arm, caller: _Caller) -> SlotFailed | None:
         """Ask one slot and pass its answer on; why it gave none, before a byte of it was passed on."""
         turn, opened = _try_of(slot, arm), None
         self.in_flight[slot.digest] += 1
@@ -187,19 +138,13 @@ class Proxy:
             if opened is None:
                 served.tries.append(turn.ended(error="aborted", message="The caller hung up before the answer."))
                 return None
-            if breaker is not None:
-                breaker.answered()
             await _pass_on(served, turn, arm, opened, caller)
             return None
         except SlotFailed as failed:
-            if breaker is not None:
-                breaker.failed()
             served.tries.append(turn.ended(error=failed.kind, message=str(failed)))
             return failed
         finally:
             self.in_flight[slot.digest] -= 1
-            if breaker is not None:
-                breaker.ended()
             if opened is not None:
                 opened.close()
 

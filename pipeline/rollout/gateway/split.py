@@ -170,7 +170,6 @@ class GatewayState(Record):
     """Answers that callers got, errors included."""
     recorded: int
     """Of those, the ones whose spans are in a file."""
-    breaker_open: bool
     pid: int
 
 

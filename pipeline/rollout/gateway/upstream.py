@@ -5,8 +5,7 @@ read; all else is a failure of the slot."""
 import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import aiohttp
 import msgspec
@@ -16,32 +15,18 @@ from pipeline.rollout.gateway.split import ServedSlot
 
 REFUSALS = (400, 413, 422)
 CONNECT_S = 2.0
+SILENT_S = 600.0
+"""Longest silence of a slot."""
 KEEP_IDLE_S = 4.0
 """Shorter than the 5 s after which servers like vLLM close an idle connection, lest that happens under a request."""
 MOST_CONNECTIONS = 1_000
-RETRY_HEADERS = ("Retry-After", "Retry-After-Ms", "X-Should-Retry")
-"""Of a refusal: what OpenAI's clients (3.54) go by when they ask again."""
+KEPT_HEADERS = ("Content-Type", "Retry-After", "Retry-After-Ms", "X-Should-Retry")
+"""Of an answer: the last three are what OpenAI's clients (3.54) go by when they ask again."""
 DONE = (b"data: [DONE]", b"data:[DONE]")
 _END = re.compile(rb"\r?\n\r?\n")
 """Of an event."""
 _FAULTS = (aiohttp.ClientError, TimeoutError, OSError, asyncio.IncompleteReadError)
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-
-
-class SlotFailed(Exception):
-    """No answer. `kind` goes to `error.type`; status, error and headers to a caller who gets nothing else."""
-
-    def __init__(
-        self,
-        kind: str,
-        message: str,
-        status: int = 502,
-        error: Mapping[str, Any] = MappingProxyType({}),
-        headers: Mapping[str, str] = MappingProxyType({}),
-    ) -> None:
-        """`error`: fields of the server's own error object; `headers`: those of RETRY_HEADERS that it sent."""
-        super().__init__(message)
-        self.kind, self.status, self.error, self.headers = kind, status, error, headers
 
 
 class StreamBroken(Exception):
@@ -52,7 +37,7 @@ class Opened(NamedTuple):
     """An answer, whole or begun. `events`: what follows `body` of a stream; None where `body` is all."""
 
     status: int
-    content_type: str
+    headers: dict[str, str]
     body: bytes
     events: AsyncIterator[bytes] | None = None
     response: aiohttp.ClientResponse | None = None
@@ -62,19 +47,27 @@ class Opened(NamedTuple):
             self.response.close()
 
 
+class SlotFailed(Exception):
+    """No answer. `kind` goes to `error.type`; `refusal`, the server's own, or message and status to a caller who gets
+    nothing else."""
+
+    def __init__(self, kind: str, message: str, status: int = 502, refusal: Opened | None = None) -> None:
+        super().__init__(message)
+        self.kind, self.status, self.refusal = kind, status, refusal
+
+
 class Upstream:
     """Pooled connections to the slots while its block runs, in one event loop."""
 
     _session: aiohttp.ClientSession
 
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
+    def __init__(self) -> None:
         self._urls: dict[str, URL] = {}
 
     async def __aenter__(self) -> None:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=MOST_CONNECTIONS, keepalive_timeout=KEEP_IDLE_S),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=self._timeout_s),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENT_S),
             cookie_jar=aiohttp.DummyCookieJar(),
             skip_auto_headers=("User-Agent", "Accept-Encoding"),
         )
@@ -115,30 +108,20 @@ def _failed(error: BaseException) -> SlotFailed:
 
 
 def _whole(status: int, headers: Mapping[str, str], content: bytes) -> Opened:
-    content_type, shown = headers.get("Content-Type", "application/json"), content[:300].decode(errors="replace")
+    kept = {name: headers[name] for name in KEPT_HEADERS if name in headers}
+    answer, shown = Opened(status, kept, content), content[:300].decode(errors="replace")
     if status in REFUSALS:
-        return Opened(status, content_type, content)
+        return answer
     if status != 200:  # a 401, 403 or 429 stays one: a client must not retry the first two, nor ask at once again
-        retry = {name: headers[name] for name in RETRY_HEADERS if name in headers}
         message = f"The model's server answered {status}: {shown}"
-        raise SlotFailed(str(status), message, status if status >= 400 else 502, _error_of(content), retry)
+        raise SlotFailed(str(status), message, refusal=answer if status >= 400 else None)
     try:
         body = _BODY(content)
     except _UNREADABLE as error:
         raise SlotFailed("invalid_response", f"The model's server sent no valid answer ({error}).") from error
     if body.is_error or not body.choices:
         raise SlotFailed("error_in_response", f"The model's server answered with an error: {shown}")
-    return Opened(status, content_type, content)
-
-
-def _error_of(content: bytes) -> dict[str, Any]:
-    """The fields of a server's own error; {} for a body of another form."""
-    try:
-        body = msgspec.json.decode(content)
-    except _UNREADABLE:
-        return {}
-    error = cast(dict[str, Any], body).get("error") if isinstance(body, dict) else None
-    return cast(dict[str, Any], error) if isinstance(error, dict) else {}
+    return answer
 
 
 async def _begun(response: aiohttp.ClientResponse) -> Opened:
@@ -153,7 +136,7 @@ async def _begun(response: aiohttp.ClientResponse) -> Opened:
     if reply_of([first]).error:
         response.close()
         raise SlotFailed("error_in_response", "The model's server began the stream with an error.")
-    return Opened(200, response.headers["Content-Type"], first, events, response)
+    return Opened(200, {"Content-Type": response.headers["Content-Type"]}, first, events, response)
 
 
 async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:

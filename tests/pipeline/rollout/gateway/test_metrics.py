@@ -55,7 +55,7 @@ def test_what_the_champion_answers_for_the_canary_is_an_error(gateway):
     gateway.split(50)
     since, user = time.time(), user_of("canary")
     gateway.canary.answer = lambda server, body: response(b"{}", 503)
-    for _ in range(5):  # three that fail, two that the breaker spares
+    for _ in range(5):
         assert gateway.post(user=user, metadata=METADATA).status_code == 200
     seen = look(gateway, since)
     (counts,) = seen.canary.units.values()

@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.core import layout
 from pipeline.core.storage import Store
-from pipeline.rollout.gateway.process import GatewaySettings, running_address, running_gateway
+from pipeline.rollout.gateway.process import running_address, running_gateway
 from pipeline.rollout.gateway.split import GatewaySplit
 from pipeline.rollout.router import Unsettled
 from pipeline.serving.endpoint import served_name
@@ -20,6 +20,7 @@ from tests.pipeline.rollout.gateway.world import (
     NAME,
     awaited,
     in_a_thread,
+    settings_of,
     split_of,
     text_of,
     user_of,
@@ -34,7 +35,7 @@ def test_a_process_holds_the_lock_until_it_ends(tmp_path, monkeypatch):
         split, pid = gateway.split(50), gateway.gateway.pid
         with (
             pytest.raises(RuntimeError, match="Another gateway runs for desk"),
-            running_gateway(GatewaySettings(root=str(tmp_path), model_name=NAME, port=0), lambda line: None),
+            running_gateway(settings_of(tmp_path), lambda line: None),
         ):
             pass
         assert gateway.post(user="u").status_code == 200
@@ -56,7 +57,7 @@ def test_a_process_holds_the_lock_until_it_ends(tmp_path, monkeypatch):
 def test_slots_say_themselves_what_they_serve(tmp_path):
     names = [served_name(NAME, ref.digest) for ref in (CHAMPION, CANARY)]
     with slot_server(names[0]) as first, slot_server(names[1]) as second:
-        settings = GatewaySettings(root=str(tmp_path), model_name=NAME, port=0, slot_urls=(first.url, second.url))
+        settings = settings_of(tmp_path, slots=(first.url, second.url))
         with in_a_thread(settings) as running:
             port = GatewaySplit(Store(tmp_path), NAME, lambda digest: None, lambda url: "")
             port.apply(split_of(50, 1))

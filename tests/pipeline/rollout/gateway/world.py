@@ -15,6 +15,7 @@ import uvicorn
 
 from pipeline.core import layout
 from pipeline.core.storage import ModelRef, Store
+from pipeline.recipe.rollout import GatewayTraffic
 from pipeline.rollout.gateway.app import application
 from pipeline.rollout.gateway.process import GatewayAddress, GatewaySettings, held_lock, running_gateway
 from pipeline.rollout.gateway.spans import RecordedRequest, recorded
@@ -73,7 +74,7 @@ class World:
         self.store.path(layout.split_file(NAME)).write_bytes(content)
 
     def reset(self) -> None:
-        """Right answers, a closed breaker, half of the users on the canary."""
+        """Right answers, half of the users on the canary."""
         for slot in (self.champion, self.canary):
             slot.answer = lambda server, body: None
             slot.asked.clear()
@@ -143,8 +144,12 @@ def in_a_thread(settings: GatewaySettings) -> Generator[GatewayAddress]:
             thread.join()
 
 
+def settings_of(root: Path, **traffic: Any) -> GatewaySettings:
+    return GatewaySettings(root=str(root), model_name=NAME, traffic=GatewayTraffic(port=0, **traffic))
+
+
 @contextmanager
-def world(root: Path, is_process: bool = False, **settings: Any) -> Generator[World]:
+def world(root: Path, is_process: bool = False, **traffic: Any) -> Generator[World]:
     store = Store(root, KEYS)
     with (
         slot_server(served_name(NAME, CHAMPION.digest)) as champion,
@@ -152,6 +157,6 @@ def world(root: Path, is_process: bool = False, **settings: Any) -> Generator[Wo
     ):
         refs = ((CHAMPION, champion), (CANARY, canary))
         write_slots(store, NAME, [ServedSlot(digest=ref.digest, url=each.url, name=each.name) for ref, each in refs])
-        given = GatewaySettings(root=str(root), model_name=NAME, port=0, **settings)
+        given = settings_of(root, **traffic)
         with running_gateway(given, lambda line: None) if is_process else in_a_thread(given) as gateway:
             yield World(store, gateway, champion, canary)
