@@ -84,7 +84,7 @@ def follow_rollout(
         return drive(rollout_ports(deployment), Pace(0.0), log)
     recipe = _judged_by(deployment, log)
     by_feedback = state.proposal.policy.by_feedback
-    thumbs = by_thumbs(recipe.rewards.feedback, recipe.rollout.rated_within_s) if by_feedback else None
+    thumbs = by_thumbs(recipe.rollout.rated_within_s) if by_feedback else None
 
     with (
         deployment.judge(recipe.gate_judge) as judge,

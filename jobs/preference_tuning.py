@@ -16,9 +16,10 @@ from assets.naming import LABELLING, LOOP, ROLLOUT
 from assets.observations import rollout_observation, show_figures, tell_of_champion
 from assets.resources import Deployment
 from assets.rollout import follow_rollout, read_status
-from jobs.rollout import exit_code, launchpad_decision, outcome_lines, take
+from jobs.rollout import exit_code, outcome_lines, take
 from pipeline.recipe import Recipe
 from pipeline.registry.versions import log_plot
+from pipeline.rollout.decision import RolloutDecision
 from pipeline.rollout.record import Action, read_events
 from pipeline.views.rollout import look_points, rollout_over_time
 
@@ -106,15 +107,16 @@ def canary_rollout():
     config_schema={
         "action": dg.Field(dg.Enum("Action", [dg.EnumValue(action) for action in get_args(Action)])),
         "rollout": dg.Field(str, description="Id of the rollout that is meant."),
-        "digest": dg.Field(str, description="Digest of its candidate, the first 12 characters at least."),
         "reason": dg.Field(str, description="Why. It goes into the event and the audit log."),
         "by": dg.Field(str, description="Who decides. Dagster does not know who clicked."),
     }
 )
 def decide_rollout(context: dg.OpExecutionContext, deployment: Deployment) -> None:
-    """Carry out a decision about the latest rollout, if its candidate is the one that is meant."""
+    """Carry out a decision about the latest rollout, if it is the one that is meant: a form is easily sent late."""
+    decision = RolloutDecision(**context.op_config)
+    if not decision.rollout:
+        raise dg.Failure("The decision names no rollout. pt rollout status has its id.", allow_retries=False)
     try:
-        decision = launchpad_decision(deployment, **context.op_config)
         done = take(deployment, decision)
     except ValueError as error:
         raise dg.Failure(str(error), allow_retries=False) from error

@@ -13,8 +13,7 @@ from assets.naming import ROLLOUT, launch_command
 from assets.resources import Deployment, deployment
 from assets.rollout import read_status, rollout_ports
 from jobs.screen import CYAN, GREEN, GREY, RED, YELLOW, named, paint, terminal_width
-from pipeline.rollout.decision import MIN_DIGEST, RolloutDecision, decide
-from pipeline.rollout.fold import read_state
+from pipeline.rollout.decision import RolloutDecision, decide
 from pipeline.rollout.policy import account
 from pipeline.rollout.record import Action, Phase
 from pipeline.rollout.router import Tick
@@ -54,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
         command = commands.add_parser(action, help=text)
         command.add_argument("--reason", required=True, help="why: it goes into the event and the audit log")
         command.add_argument("--by", default=account(), help="who decides (default: %(default)s)")
-        command.add_argument("--rollout", default="", help="its id or its candidate's digest: refused for another one")
+        command.add_argument("--rollout", default="", help="its id: refused for another one")
         command.set_defaults(run=_decide)
     return options
 
@@ -109,21 +108,6 @@ def _decide(settings: Deployment, asked: argparse.Namespace) -> int:
     done = take(settings, decision)
     print("\n".join(outcome_lines(decision, done)))
     return exit_code(decision, done)
-
-
-def launchpad_decision(
-    settings: Deployment, action: Action, rollout: str, digest: str, reason: str, by: str
-) -> RolloutDecision:
-    """A decision of Dagster's Launchpad, which names its rollout and its candidate: a form is easily sent late. Raises
-    ValueError where they are not those of the latest. `digest`: of the candidate, or its beginning."""
-    state = read_state(settings.store(), settings.recipe().base_model.name)
-    latest = state.proposal.version.model.digest if state.proposal else ""
-    if len(digest) < MIN_DIGEST or not latest.startswith(digest) or rollout != state.rollout:
-        raise ValueError(
-            f"The decision is about rollout {rollout or '(none)'} of model {digest or '(none)'}; the latest is "
-            f"{f'{state.rollout} of {latest[:MIN_DIGEST]}' if latest else 'none'}. Look at it, and decide again."
-        )
-    return RolloutDecision(action=action, reason=reason, by=by, rollout=rollout)
 
 
 def take(settings: Deployment, decision: RolloutDecision) -> Tick:

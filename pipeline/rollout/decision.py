@@ -11,9 +11,6 @@ from pipeline.rollout.reconcile import reconcile, slot_of
 from pipeline.rollout.record import Action, Phase, RolloutState, RolloutStep, append, step_event
 from pipeline.rollout.router import RolloutPorts, Tick
 
-MIN_DIGEST = 12
-"""Characters of a digest that name a model."""
-
 
 class RolloutDecision(Record):
     """What a person wants, why, and which rollout they mean."""
@@ -22,8 +19,7 @@ class RolloutDecision(Record):
     reason: str
     by: str
     rollout: str = ""
-    """Its id, or its candidate's digest (at least the first 12 characters); empty: whichever is active. `approve` needs
-    it."""
+    """Its id; "": whichever is active. `approve` needs it."""
 
 
 def decide(ports: RolloutPorts, decision: RolloutDecision, now: float) -> Tick:
@@ -120,8 +116,6 @@ def _no_way_back(state: RolloutState, ports: RolloutPorts, now: float) -> str:
 
 
 def _other(state: RolloutState, decision: RolloutDecision) -> str:
-    wanted = decision.rollout
-    by_digest = len(wanted) >= MIN_DIGEST and state.opened.version.model.digest.startswith(wanted)
-    if by_digest or wanted in ("", state.rollout):
+    if decision.rollout in ("", state.rollout):
         return ""
     return f"{decision.rollout} is not the active rollout, which is {state.rollout}"

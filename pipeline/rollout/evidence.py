@@ -63,7 +63,6 @@ class LiveMetrics(Record):
     window_end: float
     graded_until: float
     """Until when at least 95% of what can be graded in either arm is: the dwell counts to the earlier of the two."""
-    label_digest: str = ""
 
 
 class LookRequest(Record):
@@ -171,7 +170,6 @@ class LiveEvidence(Record):
     at_resume: tuple[ArmSums, ArmSums] = (ArmSums(), ArmSums())
     """Champion and canary when a person resumed the stage: their shares of traffic and grades are tested from there."""
     both_at_resume: float = 0
-    label_digest: str = ""
 
     def quality_variance(self, unit: Unit) -> float:
         """Of the difference of both arms' quality; infinite when unknown. Never below that of one answer in doubt."""

@@ -110,8 +110,7 @@ def _entered(state: RolloutState, event: RolloutEvent, watch: StageWatch) -> dic
             observed = begun.model_copy(update={**kept, "since": event.at})
             return {"confirmed_stage": event.stage, "watch": observed}
         case Phase.GATED | Phase.APPROVED:
-            counted = watch.model_copy(update={"misses": 0, "unready": 0})
-            return {"cleared": state.cleared or resumed, "watch": counted}
+            return {"watch": watch.model_copy(update={"misses": 0, "unready": 0})}
         case Phase.HELD:
             return {"weight_in_force": state.confirmed_weight if event.weight is None else event.weight}
         case Phase.ROLLING_BACK:

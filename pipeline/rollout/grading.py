@@ -51,10 +51,9 @@ PENDING, UNGRADED = "", "ungraded"
 
 
 class Grading(NamedTuple):
-    """What grades answers. `digest`: of all that decides what it says."""
+    """What grades answers."""
 
     grade: AnswerGrader
-    digest: str = ""
     rated_within_s: float | None = None
     """Where only what users say grades: how long it is waited for, and what is ungraded then stays so. None: the
     answers themselves are graded."""
@@ -66,8 +65,7 @@ def answer_grader(
 ) -> Generator[Grading]:
     """What grades answers by this recipe while the block runs. `judge`: where the gate's judge listens; `rollout`:
     whose budget and journal it has."""
-    judging, verifier = recipe.gate_judge, settings(recipe.rewards.verifier, Operational)
-    digest = digest_json([verifier, VERSION, None if judging is None else settings(judging, Operational)])
+    judging = recipe.gate_judge
     with ExitStack() as stack:
         check = stack.enter_context(closing(Grader(recipe.rewards.verifier)))
         judged: AnswerGrader = lambda answers: [UNGRADED] * len(answers)  # noqa: E731 (no judge)
@@ -81,7 +79,7 @@ def answer_grader(
             others = iter(judged([each for each in answers if not each.reference]))
             return [next(checked).outcome if each.reference else next(others) for each in answers]
 
-        yield Grading(grade, digest)
+        yield Grading(grade)
 
 
 def _judged(
@@ -183,14 +181,14 @@ LIKED = 0.5
 UNRATED = Finding(None, "unrated")
 
 
-def by_thumbs(feedback: Feedback, rated_within_s: float) -> Grading:
+def by_thumbs(rated_within_s: float) -> Grading:
     """Of a gateway's answers, each with what was said of it."""
 
     def grade(answers: Sequence[ServedAnswer]) -> list[str]:
         said = [user_scores(each.feedback) for each in answers]
         return [UNGRADED if not scores else "correct" if fmean(scores) > LIKED else "wrong" for scores in said]
 
-    return Grading(grade, digest_json(["thumbs", settings(feedback, Operational)]), rated_within_s)
+    return Grading(grade, rated_within_s)
 
 
 def thumbs(held: Sequence[RewardSample]) -> list[Finding]:

@@ -20,7 +20,6 @@ class RolloutPolicy(Rollout):
 
     max_look_s: float = 120.0
     """Longest time that one look adds to a dwell: twice `look_every_s`."""
-    max_metrics_age_s: float = 300.0
     unit: Unit = "user"
     """What the router randomises."""
     gradable: bool = True
@@ -41,9 +40,7 @@ class RolloutPolicy(Rollout):
         return self.canary_weights[stage]
 
 
-def policy_of(
-    section: Rollout, max_metrics_age_s: float = 300.0, gradable: bool = True, rated: bool = False
-) -> RolloutPolicy:
+def policy_of(section: Rollout, gradable: bool = True, rated: bool = False) -> RolloutPolicy:
     """The policy that a recipe's section spells. `gradable`: whether there are references or a judge to grade answers
     by, and texts to grade; `rated`: whether users rate answers, which grades where nothing else does. Raises ValueError
     when the stages do not lead to 100%, or leave nothing to compare with."""
@@ -65,7 +62,6 @@ def policy_of(
     readable = gradable and not (silent and section.metrics is None)
     derived = {
         "max_look_s": 2 * section.look_every_s,
-        "max_metrics_age_s": max_metrics_age_s,
         "unit": "user" if section.traffic.kind == "gateway" else "request",
         "gradable": readable or rated,
         "by_feedback": rated and not readable,

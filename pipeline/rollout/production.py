@@ -11,12 +11,11 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from pipeline.core.storage import digest_json
 from pipeline.recipe import Rewards
 from pipeline.recipe.traces import Traces
 from pipeline.rewards.samples import samples
 from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, UnitCounts, complete_until
-from pipeline.rollout.grading import NO_SIGNAL, composed, label_digest_of, rated, thumbs
+from pipeline.rollout.grading import NO_SIGNAL, composed, rated, thumbs
 from pipeline.rollout.router import Arm, LiveMetricsPort, Split
 from pipeline.serving.endpoint import HEAD, digest_head
 from pipeline.traces.annotations import merged
@@ -62,9 +61,7 @@ class ProductionLooks:
         self._operations, self._production = operations, production
         self._rated_within_s, self._log = rated_within_s, log
         self._meanings = Meanings(production.rules.scores)
-        self._label, self._digest = composed(rewards), label_digest_of(rewards)
-        if rated_within_s is not None:
-            self._label, self._digest = thumbs, digest_json(["thumbs", self._digest])
+        self._label = composed(rewards) if rated_within_s is None else thumbs
         self._rewards = rewards
 
     def look(self, split: Split, request: LookRequest) -> LiveMetrics | None:
@@ -96,7 +93,6 @@ class ProductionLooks:
                 "champion": _merged(seen.champion, [reward for at, reward in rewards["champion"] if at <= until]),
                 "canary": _merged(seen.canary, [reward for at, reward in rewards["canary"] if at <= until]),
                 "graded_until": until,
-                "label_digest": self._digest,
             }
         )
 

@@ -185,8 +185,6 @@ class RolloutState(Record):
     offered: bool = False
     proposal: Proposal | None = None
     approved_by: str = ""
-    cleared: bool = False
-    """A person resumed it before its first weight: what held it there is accepted."""
     reason: str = ""
     quarantine: bool = False
     watch: StageWatch = StageWatch()

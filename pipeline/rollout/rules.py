@@ -118,6 +118,9 @@ GRADES_A_REQUEST = 1.5
 the same windows, but a request is counted when it ends, and its trace from when it began."""
 
 
+MAX_METRICS_AGE_S = 300.0
+
+
 def unusable(look: LiveMetrics | None, watched_until: float, now: float, policy: RolloutPolicy) -> str:
     """Why a look carries no evidence, or "". Windows must follow each other, or requests would count twice. Judges the
     structure alone: a look at which nothing was graded or answered counts, and may be harm."""
@@ -133,7 +136,7 @@ def unusable(look: LiveMetrics | None, watched_until: float, now: float, policy:
         return f"window {look.window_start} to {look.window_end} is empty or lies in the future of {now}"
     if not look.graded_until <= look.window_end:
         return f"grades until {look.graded_until} lie after the window's end {look.window_end}"
-    if now - look.window_end > policy.max_metrics_age_s:
+    if now - look.window_end > MAX_METRICS_AGE_S:
         return f"metrics are {now - look.window_end:.0f} s old"
     if look.window_start < watched_until:
         return f"window starts at {look.window_start}, inside what was counted up to {watched_until}"

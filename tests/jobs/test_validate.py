@@ -56,7 +56,7 @@ def test_a_good_deployment_is_described(places: dict[str, Path], capsys: pytest.
     text = "\n".join(fine)
     assert (code, wrong) == (0, [])
     assert "own.yaml resolves: own, digest" in text
-    assert "rollout: 9.0 days at least; graded canary answers at each weight" in text
+    assert "rollout: 9.0 days at least\nrollout at 5%: 1,808 graded canary answers; an equal canary passes 80%" in text
     assert not places["data"].exists()  # nothing is written
 
 
@@ -65,6 +65,7 @@ def test_a_good_deployment_is_described(places: dict[str, Path], capsys: pytest.
     [
         ("evaluation.max_completion_tokens=1020", "longest question of own-questions", "context of 1,024. Lower"),
         ("evaluation.suites=[{kind: items, preset: arithmetic, items: 50}]", "evaluation: ", "50 items"),
+        ("rollout.weights=[5, 25]", "rollout.weights is (5, 25)", "rising percentages that end in 100"),
         ("evaluation.suites.0.path=/nowhere/suite.jsonl", "suite own-questions: ", "Give its path"),
     ],
 )

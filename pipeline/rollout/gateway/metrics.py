@@ -81,7 +81,6 @@ class SpanMetrics:
             window_start=request.since,
             window_end=until,
             graded_until=graded_until,
-            label_digest=self._grading.digest,
         )
 
     def _graded(

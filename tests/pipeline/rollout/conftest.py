@@ -111,8 +111,6 @@ class ScriptedMetrics:
     really: Callable[[Split], Split] = lambda split: split
     """What routes, where that is not what the router reads."""
     given: list[tuple[Split, LiveMetrics]] = field(default_factory=list)
-    label_digest: str = ""
-    """Of what decides a grade."""
     users: tuple[str, str] = ("", "")
     """Letters of champion's and canary's users; "": the unit is the request."""
 
@@ -125,7 +123,6 @@ class ScriptedMetrics:
             window_start=request.since,
             window_end=request.now,
             graded_until=request.now,
-            label_digest=self.label_digest,
         )
         spoilt = self.spoil(good)
         if spoilt is not None and (spoilt == good or not spoilt.canary.units):  # a look without requests counts too

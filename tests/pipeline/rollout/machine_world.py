@@ -232,11 +232,6 @@ class FailingWorld(WitnessedRollout):
     def registry_turns(self, down):
         self.world.registry.down = down
 
-    @rule(digest=st.sampled_from(["", "other", "third"]))
-    def labels_turn(self, digest):
-        """What decides a grade is changed: evidence of before is not to be added to."""
-        self.world.metrics.label_digest = digest
-
     @precondition(lambda self: self.world.state.watch.tally)
     @rule()
     def the_tally_is_lost(self):

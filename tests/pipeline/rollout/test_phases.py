@@ -9,7 +9,6 @@ from pipeline.rollout.controller import MAX_LOADING, tick
 from pipeline.rollout.decision import RolloutDecision, decide, decisions
 from pipeline.rollout.propose import champion
 from pipeline.rollout.record import (
-    Fingerprints,
     Phase,
     RolloutStep,
     append,
@@ -152,14 +151,6 @@ def test_errors_of_a_server_that_died_are_no_blame(world, replicas, blamed):
     world.tick(10.0)
     assert "errors went from" in world.state.reason
     assert (world.state.phase, world.state.quarantine) == (Phase.ROLLING_BACK, blamed)
-
-
-def test_models_that_answer_alike_are_a_question_for_a_person(world):
-    world.propose("new", fingerprints=Fingerprints(champion=("a", "b"), candidate=("a", "b")))
-    assert "alike" in world.tick_until("held").reason
-    assert world.weight() == 0
-    decided(world, "resume")
-    assert world.tick_until("promoted").past.promotions == 1
 
 
 def test_the_champion_is_no_candidate(world):

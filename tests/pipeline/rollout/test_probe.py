@@ -34,7 +34,6 @@ def test_a_slot_that_serves_the_champion_is_caught() -> None:
 
 
 def test_models_that_answer_alike_are_told_by_their_names() -> None:
-    """A person was asked about them before; one who lets them go on must not meet the same question for ever."""
     alike = {"c" * 64: CHAMPION, "a" * 64: CHAMPION}
     assert [identified(changed(CHAMPION, 1), alike, digest * 64) for digest in "ca"] == ["c" * 64, "a" * 64]
     for served, named, why in ((CHAMPION, "", "compare the models"), (CHAMPION, "f" * 64, "compare the models")):

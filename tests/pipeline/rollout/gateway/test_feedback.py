@@ -6,7 +6,6 @@ import time
 import pytest
 
 from pipeline.core import layout
-from pipeline.recipe import Rewards
 from pipeline.recipe.traces import DemoSource, Traces
 from pipeline.rollout.evidence import LiveMetrics, LookRequest
 from pipeline.rollout.gateway.metrics import SpanMetrics
@@ -84,7 +83,7 @@ def test_thumbs_that_are_posted_are_grades_of_their_arm(gateway: World) -> None:
         assert send(gateway, id=trace_id, score=score).is_success
     awaited(lambda: gateway.state().served == gateway.state().recorded)
     arm = route(split, "somebody")
-    metrics = SpanMetrics(gateway.store, NAME, by_thumbs(Rewards().feedback, 0.0), Traces(source=DemoSource()))
+    metrics = SpanMetrics(gateway.store, NAME, by_thumbs(0.0), Traces(source=DemoSource()))
 
     def look() -> LiveMetrics | None:
         seen = metrics.look(split, LookRequest(since=since, now=time.time(), slow_over_s=None))
@@ -93,6 +92,6 @@ def test_thumbs_that_are_posted_are_grades_of_their_arm(gateway: World) -> None:
 
     counts = getattr(awaited(look), arm).sum()
     assert (counts.graded, counts.correct, counts.ungraded) == (2, 2, 1)
-    waits = SpanMetrics(gateway.store, NAME, by_thumbs(Rewards().feedback, 60.0), Traces(source=DemoSource()))
+    waits = SpanMetrics(gateway.store, NAME, by_thumbs(60.0), Traces(source=DemoSource()))
     early = waits.look(split, LookRequest(since=since, now=time.time(), slow_over_s=None))
     assert early is not None and getattr(early, arm).sum().graded == 0, "somebody may still say something"

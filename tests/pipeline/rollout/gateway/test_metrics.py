@@ -17,7 +17,6 @@ from tests.pipeline.rollout.gateway.world import NAME, ROLLOUT, awaited, user_of
 
 pytestmark = pytest.mark.slow
 
-DIGEST = "of what grades"
 METADATA = {"user_consent": "true", "expected_answer": "It is desk@bbbbbbbbbbbb."}
 TRACES = Traces(source=ExportSource(kind="otel", uri="unread"))
 """Without a list of regions: only rows that name none are readable."""
@@ -31,7 +30,7 @@ def look(gateway, since, grade=exact, split=None, **changes):
     """A look at what was served since, once all of it is written."""
     awaited(lambda: gateway.state().served == gateway.state().recorded)
     time.sleep(0.15)
-    metrics = SpanMetrics(gateway.store, NAME, Grading(grade, DIGEST), **{"traces": TRACES, **changes.pop("port", {})})
+    metrics = SpanMetrics(gateway.store, NAME, Grading(grade), **{"traces": TRACES, **changes.pop("port", {})})
     request = LookRequest(**{"since": since, "now": time.time(), "slow_over_s": None, **changes})
     return metrics.look(split or gateway.state().split, request)
 
@@ -91,7 +90,6 @@ def test_who_may_be_read_is_asked_of_the_recipes_gates(gateway):
     port = {"traces": traces}
     seen = look(gateway, since, port=port)
     assert sum(unit.graded for unit in seen.canary.units.values()) == 3
-    assert seen.label_digest == DIGEST
     add(gateway.store, ErasedUser(mark=mark_of(other), proof="p"))
     later = look(gateway, since, port=port)
     assert sum(unit.graded for unit in later.canary.units.values()) == 2

@@ -105,7 +105,7 @@ def test_governed_path_takes_what_was_served(tmp_path):
         "intermediate": len(failed),  # the last call of a trace is the one that was served
     }
     assert (governed.seen, governed.admitted) == (len(rows), 20)
-    assert len(no_consent) >= 4 and 1 <= len(failed) <= 3
+    assert len(no_consent) >= 4 and failed
 
 
 def test_operations_record_no_text(tmp_path):
