@@ -15,11 +15,11 @@ from assets.graph import ASSETS
 from assets.naming import LABELLING, LOOP, ROLLOUT
 from assets.observations import rollout_observation, show_figures, tell_of_champion
 from assets.resources import Deployment
-from assets.rollout import follow_rollout, read_status
-from jobs.rollout import exit_code, outcome_lines, take
+from assets.rollout import follow_rollout, read_status, rollout_ports
+from jobs.rollout import exit_code, outcome_lines
 from pipeline.recipe import Recipe
 from pipeline.registry.versions import log_plot
-from pipeline.rollout.decision import RolloutDecision
+from pipeline.rollout.decision import RolloutDecision, decide
 from pipeline.rollout.record import Action, read_events
 from pipeline.views.rollout import look_points, rollout_over_time
 
@@ -117,7 +117,7 @@ def decide_rollout(context: dg.OpExecutionContext, deployment: Deployment) -> No
     if not decision.rollout:
         raise dg.Failure("The decision names no rollout. pt rollout status has its id.", allow_retries=False)
     try:
-        done = take(deployment, decision)
+        done = decide(rollout_ports(deployment), decision, time.time())
     except ValueError as error:
         raise dg.Failure(str(error), allow_retries=False) from error
     tell_of_champion(context, deployment)

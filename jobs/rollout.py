@@ -105,14 +105,9 @@ def _table(rows: list[ArmRow], width: int) -> Iterator[str]:
 
 def _decide(settings: Deployment, asked: argparse.Namespace) -> int:
     decision = RolloutDecision(action=asked.command, reason=asked.reason, by=asked.by, rollout=asked.rollout)
-    done = take(settings, decision)
+    done = decide(rollout_ports(settings), decision, time.time())
     print("\n".join(outcome_lines(decision, done)))
     return exit_code(decision, done)
-
-
-def take(settings: Deployment, decision: RolloutDecision) -> Tick:
-    """Carry a person's decision out on this deployment."""
-    return decide(rollout_ports(settings), decision, time.time())
 
 
 def outcome_lines(decision: RolloutDecision, done: Tick) -> Iterator[str]:

@@ -212,7 +212,7 @@ def _look(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: flo
     metrics: LiveMetrics | None = None
     try:
         metrics = ports.metrics.look(wanted_split(state, now), request)
-        blind = unusable(metrics, watched, now, policy)
+        blind = unusable(metrics, watched, now)
     except Exception as error:  # boundary: a metrics source that fails is metrics that are missing
         blind = f"no metrics: {error}"
     slot = slot_of(ports.split, proposal.version.model)
@@ -220,8 +220,6 @@ def _look(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: flo
     if metrics is not None and not blind:
         result, notes = _counted(state, proposal, ports, metrics)
         evidence = result.evidence
-        if now - watched > policy.max_look_s:
-            notes.append(f"clock: {now - watched:.0f} s since the last look")
     if proof := harm(evidence, policy, state.watch.unready + 1 if slot.down else 0):
         blamed = proof.quarantine and not (proof.kind == "errors" and slot.down)  # its server died within the look
         step = RolloutStep(phase=Phase.ROLLING_BACK, reason=proof.reason, look=result, quarantine=blamed)

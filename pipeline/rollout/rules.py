@@ -10,7 +10,7 @@ from typing import Literal
 from pipeline.core.storage import Record
 from pipeline.rollout.evidence import MIN_GRADED, POWER_Z, LiveEvidence, LiveMetrics
 from pipeline.rollout.policy import RolloutPolicy
-from pipeline.rollout.shares import MIN_TIMED, MIN_USERS, P99, Ratio, design_effect, enough, proven, variance
+from pipeline.rollout.shares import LEVEL_Z, MIN_TIMED, MIN_USERS, P99, Ratio, design_effect, enough, proven, variance
 
 MIN_SILENT = 30
 """Requests to the canary, none of them answered, after which it is taken to be down."""
@@ -121,17 +121,11 @@ the same windows, but a request is counted when it ends, and its trace from when
 MAX_METRICS_AGE_S = 300.0
 
 
-def unusable(look: LiveMetrics | None, watched_until: float, now: float, policy: RolloutPolicy) -> str:
+def unusable(look: LiveMetrics | None, watched_until: float, now: float) -> str:
     """Why a look carries no evidence, or "". Windows must follow each other, or requests would count twice. Judges the
     structure alone: a look at which nothing was graded or answered counts, and may be harm."""
     if look is None:
         return "no metrics"
-    for name, arm in (("champion", look.champion), ("canary", look.canary)):
-        if any((key == "") != (policy.unit == "request") for key in arm.units):
-            return f"{name} counts are not by {policy.unit}, which is what the router randomises"
-        sums = arm.sum()
-        if sums.requests > sums.errors and arm.latencies.total <= 0:
-            return f"{name} latencies are missing for {sums.requests:.0f} requests"
     if not (look.window_start <= look.window_end < float("inf")) or look.window_end > now:
         return f"window {look.window_start} to {look.window_end} is empty or lies in the future of {now}"
     if not look.graded_until <= look.window_end:
@@ -217,8 +211,6 @@ def blind_spots(evidence: LiveEvidence, policy: RolloutPolicy) -> tuple[str, ...
     return tuple(spots)
 
 
-LEVEL_Z = 1.645
-"""One-sided 5%."""
 ERROR_RATE = 0.01
 """The champion's error rate that a rollout without grades is planned for, where it has fewer errors."""
 LEAST_GRADED = 0.5

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from functools import lru_cache
 from itertools import accumulate
 
 import numpy as np
@@ -93,6 +92,8 @@ def proven(excess: float, variance: float, alpha: float, scale: float) -> bool:
 MIN_TIMED = 2_000
 """Requests of the champion that its p99 takes."""
 P99 = 0.99
+LEVEL_Z = 1.645
+"""One-sided 5%."""
 
 
 class Latencies(Record):
@@ -119,16 +120,8 @@ def frozen_threshold(champion: Latencies, limit: float) -> float | None:
     total = champion.total
     if total < MIN_TIMED:
         return None
-    rank = _upper_rank(math.floor(total))
+    rank = total * P99 + LEVEL_Z * math.sqrt(total * P99 * (1 - P99))
     reached = zip(champion.edges_s, accumulate(champion.counts), strict=True)
     p99 = next((edge for edge, seen in reached if seen >= rank), math.inf)
     threshold = min((edge for edge in champion.edges_s if edge >= limit * p99), default=limit * p99)
     return threshold if math.isfinite(threshold) else None
-
-
-@lru_cache(maxsize=64)
-def _upper_rank(total: int) -> int:
-    """Rank among `total` requests that lies over the true p99 with a probability of 95%."""
-    from scipy.stats import binom
-
-    return min(total, int(binom.ppf(0.95, total, P99)) + 1)

@@ -10,7 +10,7 @@ from pipeline.rollout.evidence import ArmSums
 from pipeline.rollout.record import RolloutEvent
 from pipeline.rollout.shares import Ratio
 from pipeline.rollout.status import RolloutStatus, share_estimate
-from pipeline.views import BLUE, DARK_GREY, LIGHT_GREY, ORANGE, Plot, text_plot
+from pipeline.views import BLUE, DARK_GREY, ORANGE, Plot, text_plot
 
 UNITS = ((86_400.0, "days"), (3_600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
 
@@ -152,9 +152,6 @@ def rollout_over_time(points: Sequence[LookPoint], title: str) -> Plot:
                 ("canary", ORANGE, [look.canary for look in looks]),
             ):
                 _band(above, at, arm, colour, name if number == 0 else None)
-        for before, time, point in zip(points, times[1:], points[1:], strict=False):
-            if point.weight != before.weight:
-                above.axvline(time, color=LIGHT_GREY, linewidth=0.8, zorder=0)
         above.set(ylabel="right of the graded", title=title)
         if above.has_data():
             above.legend(frameon=False, fontsize="small")
