@@ -10,7 +10,6 @@ from assets.records import CHECKPOINT, LABELS, PLAN, REPORT, SAMPLES, TRACES
 from assets.resources import Deployment
 from evals import bundle, report
 from evals.gate import GateVerdict
-from evals.page import answer_table
 from evals.records import EvalReport
 from k8s.attempts import Ledger
 from pipeline.core import layout
@@ -48,7 +47,7 @@ def on_record(
     tables: dict[str, dict[str, Any]] = {}
     if measured is not None and Path(measured.bundle.uri).is_dir():  # else its evidence is gone
         texts = deployment.recipe_of(iteration).answers_in_mlflow
-        tables = {"answers": answer_table(bundle.read(Path(measured.bundle.uri)), texts)}
+        tables = {"answers": report.answer_table(bundle.read(Path(measured.bundle.uri)), texts)}
     return versions.record(
         deployment.mlflow(),
         store,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from evals import bundle, gate, statistics
-from evals.bundle import SuiteEvidence
+from evals.bundle import EvalEvidence, SuiteEvidence
 from evals.gate import Verdict
 from evals.records import BundleRef, EvalArm, EvalSample, ItemResult, Protocol
 from evals.runner import sampling
@@ -41,9 +41,11 @@ def judged(section: Evaluation, suites: Mapping[str, Suite], counts: Mapping[str
         )
         for name, suite in suites.items()
     )
-    gathered = bundle.evidence("simulated", section, bundle.Gathered(evidence))
-    report = bundle.report(gathered, bundle.measure(gathered), BundleRef(uri="", digest=""))
-    return gate.judge(report, section).verdict
+    champion, candidate = (each.model for each in evidence[0].arms)
+    gathered = EvalEvidence(
+        iteration="simulated", section=section, champion=champion, candidate=candidate, suites=evidence
+    )
+    return gate.judge(bundle.report(gathered, BundleRef(uri="", digest="")), section).verdict
 
 
 def arm(name: str, section: Evaluation, suite: Suite, right: Array) -> EvalArm:
@@ -91,7 +93,7 @@ def keeps(counts: Counts, margin: float, alpha: float, seed: int) -> Array:
     held = mean + statistics.reach(mean, error, len(sizes), alpha)[1] < margin
     if held.any():
         estimates = statistics.paired(rise[held], sizes, alpha, seed)
-        held[held] = estimates.bootstrap_upper < margin
+        held[held] = [each.bootstrap_upper < margin for each in estimates]
     return held
 
 
@@ -100,7 +102,7 @@ def _shown(sums: Array, sizes: Array, above: float, alpha: float, seed: int) -> 
     shown = mean - statistics.reach(mean, error, len(sizes), alpha)[0] > above
     if shown.any():  # of the others no bootstrap makes a PASS
         estimates = statistics.paired(sums[shown], sizes, alpha, seed)
-        shown[shown] = estimates.bootstrap_lower > above
+        shown[shown] = [each.bootstrap_lower > above for each in estimates]
     return shown
 
 

@@ -9,10 +9,8 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from evals.bundle import read, recompute, verify
+from evals.bundle import verify
 from evals.evaluate import EvalServices, evaluate, inference
-from evals.gate import judge
-from evals.page import page
 from evals.records import EvalPlan
 from pipeline.core.locations import record_of_iteration
 from pipeline.core.redaction import guard_output
@@ -31,10 +29,6 @@ def parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="answer an evaluation's questions and publish its evidence")
     run.add_argument("plan", type=Path, help="iterations/ID/eval_plan.json below the data root")
     run.set_defaults(act=_run, refused=NEVER_RETRY)
-    shown = commands.add_parser("page", help="write a bundle's report as an HTML page, with the answers that changed")
-    shown.add_argument("bundle", type=Path, help="directory of the bundle")
-    shown.add_argument("file", type=Path, help="where to write the page; it holds texts of the suite and of answers")
-    shown.set_defaults(act=_page, refused=1)
     check = commands.add_parser("verify", help="recompute the verdict of an evidence bundle and print it as JSON")
     check.add_argument("bundle", help="directory of the bundle")
     check.add_argument("digest", nargs="?", default="", help="the digest that the bundle must have")
@@ -68,13 +62,6 @@ def _run(chosen: argparse.Namespace) -> int:
     with inference(store, plan, addresses, _log) as engine, closing(Grader(plan.verifier)) as check:
         services = EvalServices(engine, check, judge_endpoint(os.environ))
         evaluate(store, plan, services, _log)
-    return 0
-
-
-def _page(chosen: argparse.Namespace) -> int:
-    report = recompute(chosen.bundle)
-    chosen.file.write_text(page(read(chosen.bundle), report, judge(report, report.section)), encoding="utf-8")
-    print(chosen.file)
     return 0
 
 

@@ -14,11 +14,13 @@ import shutil
 from collections.abc import Collection, Iterator
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, TypeVar
+
+from pydantic import Field
 
 from evals import comparison, gate, win_rate
 from evals.gate import GateVerdict
-from evals.records import BundleRef, EvalArm, EvalReport, ItemResult, JudgedMeasurement, Protocol, SuiteMeasurement
+from evals.records import BundleRef, EvalArm, EvalReport, ItemResult, SuiteMeasurement
 from evals.suites import Item, Suite
 from evals.win_rate import JudgedEvidence, JudgedPair
 from pipeline.core import layout
@@ -29,46 +31,18 @@ from pipeline.recipe import Evaluation
 
 MANIFEST, PROVENANCE, MEASUREMENT = "manifest.json", "provenance.json", "measurement.json"
 ITEMS, PAIRS, ARMS = "items.jsonl", "pairs.jsonl", ("champion.jsonl", "candidate.jsonl")
-_PACKAGES = ("math-verify", "numpy", "pydantic", "scipy")
+PACKAGES = ("math-verify", "numpy", "pydantic", "scipy")
+IN_FILES = {
+    "suites": {"__all__": {"suite": {"items"}, "arms": {"__all__": {"results"}}}},
+    "judged": {"__all__": {"pairs"}},
+}
+"""What has a file of its own beside `provenance.json`."""
 
 R = TypeVar("R", bound=Record)
 
 
-class SuiteProvenance(Record):
-    """What a suite's files do not say of themselves."""
-
-    name: str
-    system: str
-    instruction: str
-    champion: Protocol
-    candidate: Protocol
-
-
-class Provenance(Record):
-    """Who was compared, under which protocols, seeds and thresholds, and with which versions.
-
-    `problems` are those of the evidence as a whole; `judged` is without the pairs, which have a file.
-    """
-
-    iteration: str
-    section: Evaluation
-    champion: ModelRef
-    candidate: ModelRef
-    suites: tuple[SuiteProvenance, ...]
-    judged: tuple[JudgedEvidence, ...]
-    problems: tuple[str, ...]
-    versions: dict[str, str]
-
-
-class Measurements(Record):
-    suites: tuple[SuiteMeasurement, ...]
-    judged: tuple[JudgedMeasurement, ...]
-
-
-class BundleManifest(Record):
-    """Digest of each file of the bundle but this one."""
-
-    files: dict[str, str]
+def _versions() -> dict[str, str]:
+    return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in PACKAGES}}
 
 
 class SuiteEvidence(Record):
@@ -78,124 +52,90 @@ class SuiteEvidence(Record):
     arms: tuple[EvalArm, EvalArm]
 
 
-class Gathered(NamedTuple):
-    """What was asked of the models and of a judge, and why it was not all that the plan wants."""
+class EvalEvidence(Record):
+    """A bundle in memory: who was compared, and what was asked of both models and of a judge. `problems`: why that is
+    not all that the plan wants."""
 
+    iteration: str
+    section: Evaluation
+    champion: ModelRef
+    candidate: ModelRef
     suites: tuple[SuiteEvidence, ...] = ()
     judged: tuple[JudgedEvidence, ...] = ()
     problems: tuple[str, ...] = ()
+    versions: dict[str, str] = Field(default_factory=_versions)
 
 
-class EvalEvidence(Record):
-    """A bundle in memory."""
-
-    provenance: Provenance
-    suites: tuple[SuiteEvidence, ...]
-    judged: tuple[JudgedEvidence, ...] = ()
-
-
-def evidence(
-    iteration: str,
-    section: Evaluation,
-    gathered: Gathered,
-    models: tuple[ModelRef, ModelRef] | None = None,
-) -> EvalEvidence:
-    """Finished runs with what was known about them when they finished. `models`, champion first: where nothing ran."""
-    champion, candidate = models or (arm.model for arm in gathered.suites[0].arms)
-    provenance = Provenance(
-        iteration=iteration,
-        section=section,
-        champion=champion,
-        candidate=candidate,
-        suites=tuple(
-            SuiteProvenance(
-                name=each.suite.name,
-                system=each.suite.system,
-                instruction=each.suite.instruction,
-                champion=each.arms[0].protocol,
-                candidate=each.arms[1].protocol,
-            )
-            for each in gathered.suites
-        ),
-        judged=tuple(each.model_copy(update={"pairs": ()}) for each in gathered.judged),
-        problems=gathered.problems,
-        versions={"python": platform.python_version(), **{p: importlib.metadata.version(p) for p in _PACKAGES}},
-    )
-    return EvalEvidence(provenance=provenance, suites=gathered.suites, judged=gathered.judged)
-
-
-def measure(eval_evidence: EvalEvidence) -> Measurements:
-    """For each suite the comparison or win rates that this evidence carries, or why it carries none."""
-    section = eval_evidence.provenance.section
+def report(evidence: EvalEvidence, ref: BundleRef) -> EvalReport:
+    """What the gate reads: for each suite the comparison or win rates that this evidence carries, or why it carries
+    none."""
+    section = evidence.section
     measured: list[SuiteMeasurement] = []
-    for each in eval_evidence.suites:
+    for each in evidence.suites:
         settings = section.suite(each.suite.name)
         problems = comparison.problems(each.suite, each.arms, section, settings)
         compared = None if problems else comparison.compare(each.suite, each.arms, section, settings)
         measured.append(SuiteMeasurement(suite=each.suite.name, problems=tuple(problems), comparison=compared))
-    asked = {each.suite.name: each for each in eval_evidence.suites}
-    over = {each.name: each.over for each in section.judged}
-    judged = (
-        win_rate.measure(each, asked[over[each.suite]].suite, asked[over[each.suite]].arms, section)
-        for each in eval_evidence.judged
-    )
-    return Measurements(suites=tuple(measured), judged=tuple(judged))
-
-
-def report(eval_evidence: EvalEvidence, measured: Measurements, ref: BundleRef) -> EvalReport:
-    """What the gate reads."""
-    provenance = eval_evidence.provenance
+    asked = {each.suite.name: each for each in evidence.suites}
+    over = {each.name: asked.get(each.over) for each in section.judged}
     return EvalReport(
-        iteration=provenance.iteration,
-        champion=provenance.champion,
-        candidate=provenance.candidate,
-        protocol=digest_json([each.candidate.digest() for each in provenance.suites]),
-        section=provenance.section,
-        problems=provenance.problems,
-        measurements=measured.suites,
+        iteration=evidence.iteration,
+        champion=evidence.champion,
+        candidate=evidence.candidate,
+        protocol=digest_json([each.arms[1].protocol.digest() for each in evidence.suites]),
+        section=section,
+        problems=evidence.problems,
+        measurements=tuple(measured),
         bundle=ref,
-        judged=measured.judged,
+        judged=tuple(
+            win_rate.measure(each, answered.suite, answered.arms, section)
+            for each in evidence.judged
+            if (answered := over[each.suite]) is not None
+        ),
     )
 
 
-def publish(store: Store, name: str, eval_evidence: EvalEvidence) -> None:
+def publish(store: Store, name: str, evidence: EvalEvidence) -> None:
     """Write the bundle under `name` in one step; a bundle that is already there stands."""
     with store.staged(name) as folder:
-        for each in eval_evidence.suites:
+        for each in evidence.suites:
             _write_lines(folder / each.suite.name / ITEMS, each.suite.items)
             for file, arm in zip(ARMS, each.arms, strict=True):
                 _write_lines(folder / each.suite.name / file, arm.results)
-        for judged in eval_evidence.judged:
+        for judged in evidence.judged:
             _write_lines(folder / judged.suite / PAIRS, judged.pairs)
         # References are relative, and so the bundle's digest is the same wherever the data root lies.
         provenance = Document(folder / PROVENANCE, store.root)
-        provenance.path.write_text(_text(eval_evidence.provenance, provenance))
-        (folder / MEASUREMENT).write_text(_text(measure(eval_evidence)))
-        files = {name: digest_file(folder / name) for name in sorted(_present(folder))}
-        (folder / MANIFEST).write_text(_text(BundleManifest(files=files)))
+        provenance.path.write_text(_text(evidence.model_dump(mode="json", exclude=IN_FILES, context=provenance)))
+        (folder / MEASUREMENT).write_text(_numbers(report(evidence, BundleRef(uri="", digest=""))))
+        (folder / MANIFEST).write_text(manifest(folder))
 
 
 def read(path: Path) -> EvalEvidence:
     """A bundle's content. Raises ValueError where a file is missing, added or altered."""
-    _check_files(path)
-    provenance = _read(path / PROVENANCE, Provenance)
-    models = provenance.champion, provenance.candidate
+    if not (path / MANIFEST).is_file():
+        raise ValueError(f"{path} has no {MANIFEST}. Give the directory of an evidence bundle.")
+    if (path / MANIFEST).read_bytes() != manifest(path).encode():
+        raise ValueError(f"{path}: a file does not match its digest. Fetch the bundle again; do not edit it.")
+    try:
+        outline = (path / PROVENANCE).read_bytes()
+        evidence = EvalEvidence.model_validate_json(outline, context=Document((path / PROVENANCE).absolute()))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path / PROVENANCE} cannot be read ({error}). Fetch the bundle again.") from error
     suites: list[SuiteEvidence] = []
-    for each in provenance.suites:
-        below = path / each.name
-        suite = Suite(
-            name=each.name, system=each.system, instruction=each.instruction, items=_read_lines(below / ITEMS, Item)
-        )
+    for each in evidence.suites:
+        below = path / each.suite.name
+        suite = each.suite.model_copy(update={"items": _read_lines(below / ITEMS, Item)})
         champion, candidate = (
-            EvalArm(model=model, protocol=protocol, results=_read_lines(below / file, ItemResult))
-            for model, protocol, file in zip(models, (each.champion, each.candidate), ARMS, strict=True)
+            arm.model_copy(update={"results": _read_lines(below / file, ItemResult)})
+            for file, arm in zip(ARMS, each.arms, strict=True)
         )
         suites.append(SuiteEvidence(suite=suite, arms=(champion, candidate)))
-    judged = tuple(
+    judged = (
         each.model_copy(update={"pairs": _read_lines(path / each.suite / PAIRS, JudgedPair)})
-        for each in provenance.judged
+        for each in evidence.judged
     )
-    return EvalEvidence(provenance=provenance, suites=tuple(suites), judged=judged)
+    return evidence.model_copy(update={"suites": tuple(suites), "judged": tuple(judged)})
 
 
 def recompute(path: Path) -> EvalReport:
@@ -203,15 +143,15 @@ def recompute(path: Path) -> EvalReport:
 
     Raises ValueError as `read`, and where the recorded numbers do not come out again to the bit.
     """
-    eval_evidence = read(path)
-    measured = measure(eval_evidence)
-    if _text(measured) != (path / MEASUREMENT).read_text():
-        versions = ", ".join(f"{name} {version}" for name, version in eval_evidence.provenance.versions.items())
+    evidence = read(path)
+    recomputed = report(evidence, BundleRef(uri=str(path), digest=digest_file(path / MANIFEST)))
+    if _numbers(recomputed) != (path / MEASUREMENT).read_text():
+        versions = ", ".join(f"{name} {version}" for name, version in evidence.versions.items())
         raise ValueError(
             f"{path}: the outcomes do not give the recorded numbers again. Verify with the recorded versions "
             f"({versions}); if they still differ, discard this bundle."
         )
-    return report(eval_evidence, measured, BundleRef(uri=str(path), digest=digest_file(path / MANIFEST)))
+    return recomputed
 
 
 def verify(path: str | Path, digest: str = "") -> GateVerdict:
@@ -247,38 +187,23 @@ def _remove(path: Path) -> None:
     shutil.rmtree(gone)
 
 
-def _present(path: Path) -> set[str]:
-    return {str(file.relative_to(path)) for file in path.rglob("*") if not file.is_dir()} - {MANIFEST}
+def manifest(path: Path) -> str:
+    """The digest of each file of the bundle but this one."""
+    files = sorted(str(file.relative_to(path)) for file in path.rglob("*") if not file.is_dir())
+    return _text({name: digest_file(path / name) for name in files if name != MANIFEST})
 
 
-def _check_files(path: Path) -> None:
-    if not (path / MANIFEST).is_file():
-        raise ValueError(f"{path} has no {MANIFEST}. Give the directory of an evidence bundle.")
-    manifest = _read(path / MANIFEST, BundleManifest)
-    if _text(manifest).encode() != (path / MANIFEST).read_bytes():
-        raise ValueError(f"{path / MANIFEST} was altered. Fetch the bundle again from where it was published.")
-    if (present := _present(path)) != manifest.files.keys():
-        raise ValueError(f"{path} holds {sorted(present)} and lists {sorted(manifest.files)}. Fetch the bundle again.")
-    for name, digest in manifest.files.items():
-        if digest_file(path / name) != digest:
-            raise ValueError(f"{path / name} does not match its digest. Fetch the bundle again; do not edit it.")
+def _numbers(measured: EvalReport) -> str:
+    return _text(measured.model_dump(mode="json", include={"measurements", "judged"}))
 
 
-def _text(record: Record, document: Document | None = None) -> str:
-    plain = record.model_dump(mode="json", context=document)
+def _text(plain: dict[str, Any]) -> str:
     return json.dumps(plain, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def _write_lines(path: Path, records: tuple[Record, ...]) -> None:
     path.parent.mkdir(exist_ok=True)
     path.write_text("".join(record.model_dump_json() + "\n" for record in records))
-
-
-def _read(path: Path, kind: type[R]) -> R:
-    try:
-        return kind.model_validate_json(path.read_bytes(), context=Document(path.absolute()))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path} is not a {kind.__name__} ({error}). Fetch the bundle again.") from error
 
 
 def _read_lines(path: Path, kind: type[R]) -> tuple[R, ...]:

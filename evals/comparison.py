@@ -4,8 +4,7 @@ differences with their uncertainty. A sample that could not be graded counts aga
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from evals.records import (
     Slice,
 )
 from evals.runner import sampling
-from evals.statistics import Array, Paired
+from evals.statistics import Array
 from evals.suites import Item, Suite
 from pipeline.recipe import Evaluation
 from pipeline.recipe.rewards import TokenPrice
@@ -168,7 +167,7 @@ def compare(suite: Suite, arms: tuple[EvalArm, EvalArm], section: Evaluation, se
         samples_per_item=k,
         champion=_interval(scores[0], sizes, clusters),
         candidate=_interval(scores[1], sizes, clusters),
-        difference=difference(statistics.paired(sums, sizes, section.improvement_alpha, section.seed), 0),
+        difference=statistics.paired(sums, sizes, section.improvement_alpha, section.seed)[0],
         mcnemar_p=statistics.mcnemar(int((gains > 0).sum()), int((gains < 0).sum())) if sizes.max() == 1 else None,
         guards=_guards(before, after, suite, section, settings),
         slices=_slices(items, *scores, k),
@@ -181,11 +180,6 @@ def compare(suite: Suite, arms: tuple[EvalArm, EvalArm], section: Evaluation, se
     )
 
 
-def difference(estimates: Paired, row: int) -> Difference:
-    """One experiment of `estimates` as a record."""
-    return Difference(**{f.name: float(getattr(estimates, f.name)[row]) for f in fields(Paired)})
-
-
 def _guards(
     before: list[ItemCounts],
     after: list[ItemCounts],
@@ -193,8 +187,7 @@ def _guards(
     section: Evaluation,
     settings: SuiteSection,
 ) -> tuple[Guard, ...]:
-    """The defects, the length and, of a suite that guards, the loss of its score; one family of draws for all but the
-    form, which some items alone ask for."""
+    """The defects, the length and, of a suite that guards, the loss of its score."""
     clusters = [item.cluster for item in suite.items]
     k = float(before[0].samples)
     sizes = statistics.cluster_sums(np.full(len(clusters), k), clusters)
@@ -207,10 +200,9 @@ def _guards(
     estimates = statistics.paired(sums, sizes, section.alpha, section.seed)
     total = float(sizes.sum())
     guards = [
-        _guard(name, (float(one.sum()), float(other.sum())), total, margins[name], estimates, row)
-        for row, (name, (one, other)) in enumerate(pairs.items())
+        _guard(name, (float(one.sum()), float(other.sum())), total, margins[name], rise)
+        for (name, (one, other)), rise in zip(pairs.items(), estimates, strict=True)
     ]
-    guards += _form(before, after, clusters, section)
     one, other = (
         statistics.cluster_sums(_numbers(arm, lambda counts, _: counts.tokens, False), clusters)
         for arm in (before, after)
@@ -220,7 +212,7 @@ def _guards(
     return (*guards, _guard("length", tokens, total, math.log1p(section.longer_by), length))
 
 
-def _guard(name: str, counts: tuple[float, float], total: float, margin: float, of: Paired, row: int = 0) -> Guard:
+def _guard(name: str, counts: tuple[float, float], total: float, margin: float, rise: Difference) -> Guard:
     """`counts`: of champion and candidate, in `total` samples."""
     return Guard(
         name=name,
@@ -228,27 +220,8 @@ def _guard(name: str, counts: tuple[float, float], total: float, margin: float, 
         champion=counts[0] / total,
         candidate=counts[1] / total,
         margin=margin,
-        difference=difference(of, row),
+        difference=rise,
     )
-
-
-def _form(
-    before: list[ItemCounts], after: list[ItemCounts], clusters: list[str], section: Evaluation
-) -> Iterator[Guard]:
-    """The guard over the items that ask for a form, where they are in two clusters: one has no spread."""
-    known = [
-        (cluster, float(one.samples), one.malformed or 0, other.malformed or 0)
-        for cluster, one, other in zip(clusters, before, after, strict=True)
-        if one.malformed is not None or other.malformed is not None
-    ]
-    within = [cluster for cluster, *_ in known]
-    if len(set(within)) < 2:
-        return
-    samples, old, new = (np.array(column, dtype=np.float64) for column in list(zip(*known, strict=True))[1:])
-    sizes = statistics.cluster_sums(samples, within)
-    sums = statistics.cluster_sums((new - old)[None], within)
-    rise = statistics.paired(sums, sizes, section.alpha, section.seed)
-    yield _guard("format", (float(old.sum()), float(new.sum())), float(samples.sum()), section.guard_margin, rise)
 
 
 def _right(counts: ItemCounts, ungraded: bool) -> float:
@@ -296,28 +269,23 @@ def _slices(items: Sequence[Item], before: Array, after: Array, k: int) -> tuple
         mask = np.array([item.slice == name for item in items])
         clusters = [item.cluster for item in items if item.slice == name]
         total = float(mask.sum() * k)
-        gain, p = _slice_gain((after - before)[mask], clusters, k)
         slices.append(
             Slice(
                 name=name,
                 items=int(mask.sum()),
                 champion=float(before[mask].sum()) / total,
                 candidate=float(after[mask].sum()) / total,
-                difference=gain,
-                p_holm=p,
+                difference=_slice_gain((after - before)[mask], clusters, k),
             )
         )
-    adjusted = statistics.holm([row.p_holm for row in slices])
-    return tuple(row.model_copy(update={"p_holm": p}) for row, p in zip(slices, adjusted, strict=True))
+    return tuple(slices)
 
 
-def _slice_gain(gains: Array, clusters: list[str], k: int) -> tuple[ConfidenceInterval, float]:
+def _slice_gain(gains: Array, clusters: list[str], k: int) -> ConfidenceInterval:
     sizes = statistics.cluster_sums(np.full(len(clusters), float(k)), clusters)
     sums = statistics.cluster_sums(gains, clusters)
-    dof = len(sizes) - 1
-    if dof < 1:  # one cluster says nothing about the next one
-        return ConfidenceInterval(value=float(sums.sum() / sizes.sum()), low=-1.0, high=1.0), 1.0
+    if len(sizes) == 1:  # one cluster says nothing about the next one
+        return ConfidenceInterval(value=float(sums.sum() / sizes.sum()), low=-1.0, high=1.0)
     mean, error = statistics.mean_and_standard_error(sums, sizes)
     below, above = statistics.reach(mean, error, len(sizes), (1 - statistics.LEVEL) / 2)
-    interval = ConfidenceInterval(value=float(mean), low=float(mean - below), high=float(mean + above))
-    return interval, statistics.t_p_value(float(mean), float(error), dof)
+    return ConfidenceInterval(value=float(mean), low=float(mean - below), high=float(mean + above))

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from evals import bundle, gate, ledger
-from evals.bundle import Gathered, SuiteEvidence
+from evals.bundle import EvalEvidence, SuiteEvidence
 from evals.gate import GateVerdict
 from evals.judged import generation, judge_suites
 from evals.records import EvalArm, EvalPlan, EvalReport, JudgedMeasurement, SuiteMeasurement
@@ -45,14 +45,19 @@ def evaluate(store: Store, plan: EvalPlan, services: EvalServices, log: Log) -> 
 
     def gather() -> None:
         asked = suites(store, section)
-        models = plan.iteration.champion, plan.candidate.model
-        problems = unpinned(store, plan, asked) or emptied(store, section) or _entered(store, plan, asked)
-        gathered = Gathered(problems=problems)
-        if not problems:  # else no answer could be of use, and none is paid for
+        evidence = EvalEvidence(
+            iteration=plan.iteration.id,
+            section=section,
+            champion=plan.iteration.champion,
+            candidate=plan.candidate.model,
+            problems=unpinned(store, plan, asked) or emptied(store, section) or _entered(store, plan, asked),
+        )
+        if not evidence.problems:  # else no answer could be of use, and none is paid for
             log(f"evaluation: {', '.join(f'{each.name} ({len(each.items):,} items)' for each in asked)}")
             answered = _ask_both(store, plan, services, asked, log)
-            gathered = Gathered(answered, judge_suites(store, plan, services.judge, answered, log))
-        bundle.publish(store, name, bundle.evidence(plan.iteration.id, section, gathered, models))
+            judged = judge_suites(store, plan, services.judge, answered, log)
+            evidence = evidence.model_copy(update={"suites": answered, "judged": judged})
+        bundle.publish(store, name, evidence)
 
     def make() -> EvalReport:
         if not store.path(name).is_dir():

@@ -173,9 +173,8 @@ def _is_due(newest: Frozen, section: TracesSuite, store: Store, now: datetime) -
 def _freeze(
     context: IterationContext, section: TracesSuite, source: Drawable, newest: Frozen | None, now: datetime
 ) -> None:
-    before = newest.items if newest is not None else ()
     golden = section.preset == "golden"
-    used = [*map(_prompt, before), *(() if golden else trained(context.store))]
+    used = () if golden else trained(context.store)
     clusters = cluster([*source.prompts, *(each.prompt for each in source.candidates), *used])
     taken = {clusters[prompt] for prompt in used}
     fresh: defaultdict[str, list[SuiteCandidate]] = defaultdict(list)
@@ -183,25 +182,24 @@ def _freeze(
         if clusters[each.prompt] not in taken:
             fresh[clusters[each.prompt]].append(each)
     number = newest.generation.number + 1 if newest is not None else 1
-    kept, replaced = _kept(before, section.refresh_share, number)
-    most = section.items if golden else len(kept) + int(LARGEST_SHARE * len(source.prompts))
-    drawn = draw(fresh, kept, min(section.items, most), section, number)
-    chosen = [*kept, *(item for name in drawn for item in _items(fresh[name]))]
+    most = section.items if golden else min(section.items, int(LARGEST_SHARE * len(source.prompts)))
+    chosen = [item for name in draw(fresh, most, section, number) for item in _items(fresh[name])]
     available = sum(map(len, fresh.values()))
     left_out = {
         **source.left_out,
-        "frozen before" if golden else "trained on or frozen before": len(source.candidates) - available,
-        "not needed, or over a share": available - (len(chosen) - len(kept)),
+        "trained on": len(source.candidates) - available,
+        "not needed, or over a share": available - len(chosen),
     }
     left_out = {reason: count for reason, count in sorted(left_out.items()) if count}
     if not chosen:
+        if newest is not None and newest.items:
+            return  # it goes on being asked
         raise ValueError(_nothing(section, left_out))
     generation = Generation(
         number=number,
         frozen=now,
         lines=(),
         clusters=len({each.item.cluster for each in chosen}),
-        replaced=replaced,
         left_out=left_out,
     )
     frozen.publish(context.store, section.name, generation, chosen)
@@ -225,29 +223,16 @@ def _nothing(section: TracesSuite, left_out: Mapping[str, int]) -> str:
 def trained(store: Store) -> list[str]:
     """Every prompt that an iteration's training could take, as labels write prompts."""
     folders = list(store.path(layout.ITERATIONS).glob(f"*/{layout.PREFERENCE_TABLES}"))
-    names = ("pairs", "prompts", "groups", "thumbs", "winners")
+    names = ("pairs", "prompts", "thumbs", "winners")
     tables = [path for folder in folders for name in names if (path := folder / f"{name}.parquet").exists()]
     columns = (pq.read_table(path, columns=["prompt"])["prompt"].to_pylist() for path in tables)
     return sorted({to_prompt(prompt) for column in columns for prompt in column})
 
 
-def _kept(before: Sequence[FrozenItem], share: float, number: int) -> tuple[list[FrozenItem], int]:
-    """The items of the clusters that stay, and how many clusters do not."""
-    names = sorted({each.item.cluster for each in before}, key=lambda name: _turn(name, number))
-    replaced = set(names[: round(share * len(names))])
-    return [each for each in before if each.item.cluster not in replaced], len(replaced)
-
-
-def draw(
-    clusters: Mapping[str, Sequence[SuiteCandidate]],
-    kept: Sequence[FrozenItem],
-    limit: int,
-    section: TracesSuite,
-    number: int,
-) -> list[str]:
-    """Names of the clusters that come to the items that are kept: at most `limit` items in all, and no user or tenant
-    over their share of them. Where fewer are drawn, shares are of those."""
-    tenants = {each.tenant_id for group in (kept, *clusters.values()) for each in group if each.tenant_id}
+def draw(clusters: Mapping[str, Sequence[SuiteCandidate]], limit: int, section: TracesSuite, number: int) -> list[str]:
+    """Names of the clusters of generation `number`: at most `limit` items in all, and no user or tenant over their
+    share of them. Where fewer are drawn, shares are of those."""
+    tenants = {each.tenant_id for group in clusters.values() for each in group if each.tenant_id}
     tenant_share = max(section.max_tenant_share, 1 / len(tenants)) if tenants else 1.0
     most = max(1, int(section.max_principal_share * limit)), max(1, int(tenant_share * limit))
 
@@ -255,9 +240,9 @@ def draw(
         by_tenant = [each.tenant_id for each in members if each.tenant_id] if len(tenants) > 1 else []
         return Counter(each.user_id for each in members), Counter(by_tenant)
 
-    counts = Counter(each.item.user_id for each in kept), Counter(each.tenant_id for each in kept)
-    drawn, size = list[str](), len(kept)
-    for name in sorted(clusters, key=lambda name: _turn(name, number)):
+    counts = Counter[str | None](), Counter[str | None]()
+    drawn, size = list[str](), 0
+    for name in sorted(clusters, key=lambda name: hashlib.sha256(f"{number}\x1f{name}".encode()).hexdigest()):
         new = owners(clusters[name])
         within = all(
             count[who] + new[who] <= top for count, new, top in zip(counts, new, most, strict=True) for who in new
@@ -267,7 +252,7 @@ def draw(
             size += len(clusters[name])
             for count, more in zip(counts, new, strict=True):
                 count.update(more)
-    return drawn if size >= limit else draw(clusters, kept, size, section, number)
+    return drawn if size >= limit else draw(clusters, size, section, number)
 
 
 def _items(members: Sequence[SuiteCandidate]) -> Iterator[FrozenItem]:
@@ -292,11 +277,3 @@ def _items(members: Sequence[SuiteCandidate]) -> Iterator[FrozenItem]:
             observation_id=each.observation_id,
             tenant_id=each.tenant_id,
         )
-
-
-def _prompt(each: FrozenItem) -> str:
-    return json.dumps(each.item.messages, ensure_ascii=False)
-
-
-def _turn(name: str, number: int) -> str:
-    return hashlib.sha256(f"{number}\x1f{name}".encode()).hexdigest()

@@ -65,8 +65,6 @@ class EvalSample(Record):
     answer: str
     defects: tuple[str, ...] = ()
     """What is wrong with the text itself: refusal, pii (`runner.defects`)."""
-    well_formed: bool | None = None
-    """Whether it has the item's form; None where the item asks for none."""
 
 
 class ItemCounts(NamedTuple):
@@ -83,8 +81,6 @@ class ItemCounts(NamedTuple):
     pii: int
     tokens: int
     prompt_tokens: int
-    malformed: int | None
-    """None where the item asks for no form."""
 
 
 class ItemResult(Record):
@@ -95,7 +91,6 @@ class ItemResult(Record):
     prompt_tokens: int = 0
 
     def counts(self) -> ItemCounts:
-        forms = [sample.well_formed for sample in self.samples if sample.well_formed is not None]
         return ItemCounts(
             samples=len(self.samples),
             right=sum(sample.outcome.score == 1 for sample in self.samples),
@@ -107,7 +102,6 @@ class ItemResult(Record):
             pii=sum("pii" in sample.defects for sample in self.samples),
             tokens=sum(sample.tokens for sample in self.samples),
             prompt_tokens=self.prompt_tokens,
-            malformed=forms.count(False) if forms else None,
         )
 
 
@@ -116,7 +110,7 @@ class EvalArm(Record):
 
     model: ModelRef
     protocol: Protocol
-    results: tuple[ItemResult, ...]
+    results: tuple[ItemResult, ...] = ()
 
 
 class ConfidenceInterval(Record):
@@ -157,14 +151,13 @@ class Guard(Record):
 
 
 class Slice(Record):
-    """One kind of item, for the reader. `p_holm` is two-sided and adjusted for the number of slices."""
+    """One kind of item, for the reader."""
 
     name: str
     items: int
     champion: float
     candidate: float
     difference: ConfidenceInterval
-    p_holm: float
 
 
 class AnswerCosts(Record):

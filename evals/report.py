@@ -1,5 +1,5 @@
-"""The report for people: a Markdown table of what was measured, and a picture of the paired differences with the line
-that each had to clear."""
+"""The report for people: a Markdown table of what was measured, a picture of the paired differences with the line that
+each had to clear, and for MLflow a table of the answers side by side, without what is a user's."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from markdown_it import MarkdownIt
 
+from evals.bundle import EvalEvidence, SuiteEvidence
 from evals.gate import GateVerdict
 from evals.records import (
     Comparison,
@@ -14,15 +15,19 @@ from evals.records import (
     Difference,
     EvalReport,
     Guard,
+    ItemResult,
     JudgedMeasurement,
     SuiteMeasurement,
     WinRate,
 )
+from evals.suites import Item
+from pipeline.core.conversation import shown, shown_answer
 from pipeline.core.markdown import literal
 from pipeline.recipe import Evaluation
+from pipeline.recipe.suites import TracesSuite
 from pipeline.views import BLACK, DARK_GREY, LIGHT_GREY, ORANGE, Plot
 
-WORDS = {"length": "length (tokens)", "score": "wrong answers", "pii": "personal data", "format": "not as asked"}
+WORDS = {"length": "length (tokens)", "score": "wrong answers", "pii": "personal data"}
 """A guard's name for people, where it is another."""
 
 
@@ -60,8 +65,8 @@ def table(report: EvalReport, verdict: GateVerdict | None = None) -> str:
         if suite.rows:
             lines += ["| metric | champion | candidate | difference | required |", "|---|---|---|---|---|"]
             for row in suite.rows:
-                shown = (row.name, row.champion, row.candidate, _interval(row.change, "+z"), row.required())
-                lines.append(f"| {' | '.join(shown)} |")
+                cells = (row.name, row.champion, row.candidate, _interval(row.change, "+z"), row.required())
+                lines.append(f"| {' | '.join(cells)} |")
         lines += [*suite.more, ""]
     return "\n".join(lines).rstrip()
 
@@ -117,12 +122,11 @@ def _more(compared: Comparison) -> Iterator[str]:
     for each in compared.pass_at:
         yield f"| pass@{each.k} | {each.champion:.1%} | {each.candidate:.1%} | | |"
     if len(compared.slices) > 1:
-        yield from ("", "Slices are for reading, never for gating (p-values adjusted by Holm).", "")
-        yield from ("| slice | items | champion | candidate | difference | p |", "|---|---|---|---|---|---|")
+        yield from ("", "Slices are for reading, never for gating.", "")
+        yield from ("| slice | items | champion | candidate | difference |", "|---|---|---|---|---|")
     for row in compared.slices if len(compared.slices) > 1 else ():
         rates = f"{row.champion:.1%} | {row.candidate:.1%} | {_interval(row.difference, '+z')}"
-        p = f"{row.p_holm:.3f}" if row.p_holm >= 0.001 else "< 0.001"
-        yield f"| {literal(row.name) or '(none)'} | {row.items:,} | {rates} | {p} |"
+        yield f"| {literal(row.name) or '(none)'} | {row.items:,} | {rates} |"
 
 
 def _judged(measured: JudgedMeasurement, section: Evaluation) -> SuiteRows:
@@ -196,3 +200,47 @@ def _draw_row(axes: Any, place: int, row: ReportRow) -> str:
     axes.annotate(text, (value, place), (0, 8), textcoords="offset points", ha="center", fontsize=8, color=colour)
     scores = f"{row.name} ({row.champion.partition(' ')[0]} to {row.candidate.partition(' ')[0]})"
     return "; ".join([scores, *(f"{end} end {sign} {100 * limit:g}" for end, sign, limit in row.must)])
+
+
+ROWS = 500
+"""Of a suite at most, those first that changed most."""
+CHARACTERS = 4000
+"""Of a text at most."""
+SHARES = ("suite", "slice", "champion", "candidate", "difference")
+TEXTS = ("item", "question", "reference", "champion's answer", "candidate's answer")
+
+
+def answer_table(evidence: EvalEvidence, texts: bool) -> dict[str, Any]:
+    """`columns` and `data`. `champion` and `candidate` are shares of right answers of all that were graded, None where
+    none was; an answer is the first of its item."""
+    section = evidence.section
+    free = [each for each in evidence.suites if not isinstance(section.suite(each.suite.name), TracesSuite)]
+    rows = [row for each in free for row in _rows(each, texts)]
+    return {"columns": [*SHARES, *(TEXTS if texts else ())], "data": rows}
+
+
+def _rows(evidence: SuiteEvidence, texts: bool) -> list[list[Any]]:
+    one, other = ({result.id: result for result in arm.results} for arm in evidence.arms)
+    free = [item for item in evidence.suite.items if item.user_id is None]
+    pairs = [(item, one[item.id], other[item.id]) for item in free if item.id in one and item.id in other]
+    rows = [list(_row(evidence.suite.name, pair, texts)) for pair in pairs]
+    return sorted(rows, key=lambda row: -abs(row[SHARES.index("difference")] or 0.0))[:ROWS]
+
+
+def _row(suite: str, pair: tuple[Item, ItemResult, ItemResult], texts: bool) -> Iterator[Any]:
+    item, *results = pair
+    champion, candidate = map(_right, results)
+    yield from (suite, item.slice, champion, candidate)
+    yield candidate - champion if champion is not None and candidate is not None else None
+    if texts:
+        answers = [shown_answer(result.samples[0].text) if result.samples else "" for result in results]
+        yield from (text[:CHARACTERS] for text in (item.id, _question(item), item.reference, *answers))
+
+
+def _right(result: ItemResult) -> float | None:
+    scores = [score for sample in result.samples if (score := sample.outcome.score) is not None]
+    return sum(scores) / len(scores) if scores else None
+
+
+def _question(item: Item) -> str:
+    return "\n".join(f"{message['role']}: {message['content']}" for message in shown(item.messages))

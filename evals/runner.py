@@ -1,13 +1,11 @@
 """The runner: one model answers every item of a suite, and every answer is graded. Answers in the journal are not asked
 again."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import re2
-
 from evals.records import EvalArm, EvalSample, ItemResult, Protocol
-from evals.suites import AnswerFormat, Item, Suite
+from evals.suites import Item, Suite
 from pipeline.core.storage import ModelRef, Store
 from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import SuiteSection
@@ -120,7 +118,12 @@ def graded(grader: Grader, suite: Suite, k: int, answers: Sequence[Answer]) -> t
     Raises ValueError where the grader returns another number of grades than it was asked for.
     """
     by_item = [(item, answers[place * k : (place + 1) * k]) for place, item in enumerate(suite.items)]
-    tasks = [task for item, drawn in by_item for answer in drawn for task in _checks(item, answer.text)]
+    tasks = [
+        VerifierTask(answer.text, item.reference, item.check)
+        for item, drawn in by_item
+        if item.check != "none"
+        for answer in drawn
+    ]
     grades = grader(tasks)
     if len(grades) != len(tasks):
         raise ValueError(f"The grader returned {len(grades)} grades of {len(tasks)} pairs. Make it grade each.")
@@ -129,31 +132,15 @@ def graded(grader: Grader, suite: Suite, k: int, answers: Sequence[Answer]) -> t
         ItemResult(
             id=item.id,
             prompt_tokens=max(answer.prompt_tokens for answer in drawn),
-            samples=tuple(_sample(suite, item, answer, in_order) for answer in drawn),
+            samples=tuple(
+                _sample(suite, item, answer, UNCHECKED if item.check == "none" else next(in_order)) for answer in drawn
+            ),
         )
         for item, drawn in by_item
     )
 
 
-def _checks(item: Item, text: str) -> Iterator[VerifierTask]:
-    """What is asked of an answer: its reference, and its form where that is a schema."""
-    if item.check != "none":
-        yield VerifierTask(text, item.reference, item.check)
-    if item.format and item.format.kind == "json_schema":
-        yield VerifierTask(text, item.format.pattern, "json_schema")
-
-
-def _sample(suite: Suite, item: Item, answer: Answer, grades: Iterator[Grade]) -> EvalSample:
-    """`grades`: of what `_checks` asks, in its order."""
-    grade = UNCHECKED if item.check == "none" else next(grades)
-    well_formed: bool | None = None
-    match item.format:
-        case AnswerFormat(kind="regex", pattern=pattern):
-            well_formed = re2.fullmatch(f"(?s:{pattern})", answer.text.strip()) is not None
-        case AnswerFormat():
-            well_formed = next(grades).outcome is Outcome.correct
-        case None:
-            pass
+def _sample(suite: Suite, item: Item, answer: Answer, grade: Grade) -> EvalSample:
     return EvalSample(
         text=answer.text,
         tokens=answer.tokens,
@@ -161,7 +148,6 @@ def _sample(suite: Suite, item: Item, answer: Answer, grades: Iterator[Grade]) -
         outcome=Outcome.error if answer.stop == "error" else grade.outcome,
         answer="" if answer.stop == "error" else grade.answer,
         defects=defects(answer.text, suite.messages(item)),
-        well_formed=well_formed,
     )
 
 

@@ -3,10 +3,11 @@ shares of samples come out; leading axes are independent experiments."""
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from evals.records import Difference
 
 # scipy.special is imported inside the functions: it would double the time that loading the asset definitions takes.
 
@@ -50,15 +51,6 @@ def normal_quantile(probability: float) -> float:
     from scipy.special import ndtri
 
     return float(ndtri(probability))
-
-
-def t_p_value(mean: float, standard_error: float, dof: int) -> float:
-    """Two-sided p-value of a mean against 0; of clusters that all differ alike, the exact one of the sign test."""
-    from scipy.special import stdtr
-
-    if standard_error == 0:
-        return 1.0 if mean == 0 else 0.5**dof
-    return float(2 * stdtr(dof, -abs(mean / standard_error)))
 
 
 def zero_event_bound(clusters: int, alpha: float) -> float:
@@ -105,15 +97,6 @@ def mcnemar(wins: int, losses: int) -> float:
     return float(betainc(wins, losses + 1, 0.5))
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values adjusted for the size of their family by Holm's step-down rule, in the order given."""
-    adjusted, worst, m = [1.0] * len(p_values), 0.0, len(p_values)
-    for rank, index in enumerate(sorted(range(m), key=lambda i: p_values[i])):
-        worst = max(worst, min(1.0, (m - rank) * p_values[index]))
-        adjusted[index] = worst
-    return adjusted
-
-
 def resamples(clusters: int, draws: int, seed: int) -> Iterator[Array]:
     """How often each cluster is in each of `draws` resamples of whole clusters, as (rows, clusters) a time; the same
     for a seed."""
@@ -130,48 +113,33 @@ def bootstrap_means(sums: Array, sizes: Array, draws: int, seed: int) -> Array:
     return np.concatenate(means, axis=1)
 
 
-@dataclass(frozen=True)
-class Paired:
-    """Paired differences (candidate minus champion) of E experiments; every field is (E,).
-
-    `low` and `high` bound the two-sided interval at `LEVEL`; `lower` and `upper` are one-sided 1-alpha bounds.
-    """
-
-    value: Array
-    standard_error: Array
-    low: Array
-    high: Array
-    lower: Array
-    upper: Array
-    bootstrap_lower: Array
-    bootstrap_upper: Array
-
-
-def paired(sums: Array, sizes: Array, alpha: float, seed: int, draws: int = BOOTSTRAP_DRAWS) -> Paired:
-    """Estimate the mean paired difference from (E, C) sums of per-item differences over (C,) sizes, in samples."""
+def paired(sums: Array, sizes: Array, alpha: float, seed: int, draws: int = BOOTSTRAP_DRAWS) -> list[Difference]:
+    """The mean paired difference (candidate minus champion) of each of E experiments, from (E, C) sums of per-item
+    differences over (C,) sizes, in samples. One-sided bounds are at 1 - alpha, the two-sided interval at `LEVEL`."""
     mean, error = mean_and_standard_error(sums, sizes)
     one_sided, two_sided = (reach(mean, error, len(sizes), tail) for tail in (alpha, (1 - LEVEL) / 2))
-    return _paired(mean, error, one_sided, two_sided, bootstrap_means(sums, sizes, draws, seed), alpha)
+    return _differences(mean, error, one_sided, two_sided, bootstrap_means(sums, sizes, draws, seed), alpha)
 
 
-def _paired(
+def _differences(
     value: Array, error: Array, one: tuple[Array, Array], two: tuple[Array, Array], drawn: Array, alpha: float
-) -> Paired:
+) -> list[Difference]:
     """`one`, `two`: how far one-sided bounds and the two-sided interval lie below and above. `drawn` is (E, draws)."""
-    return Paired(
-        value=value,
-        standard_error=error,
-        low=value - two[0],
-        high=value + two[1],
-        lower=value - one[0],
-        upper=value + one[1],
-        bootstrap_lower=np.quantile(drawn, alpha, axis=1),
-        bootstrap_upper=np.quantile(drawn, 1 - alpha, axis=1),
-    )
+    columns = {
+        "value": value,
+        "standard_error": error,
+        "low": value - two[0],
+        "high": value + two[1],
+        "lower": value - one[0],
+        "upper": value + one[1],
+        "bootstrap_lower": np.quantile(drawn, alpha, axis=1),
+        "bootstrap_upper": np.quantile(drawn, 1 - alpha, axis=1),
+    }
+    return [Difference(**{name: float(each[row]) for name, each in columns.items()}) for row in range(len(value))]
 
 
-def log_ratio(before: Array, after: Array, alpha: float, seed: int, draws: int = BOOTSTRAP_DRAWS) -> Paired:
-    """The logarithm of the ratio of two paired totals over (C,) clusters, as one experiment; 0 where both are 0.
+def log_ratio(before: Array, after: Array, alpha: float, seed: int, draws: int = BOOTSTRAP_DRAWS) -> Difference:
+    """The logarithm of the ratio of two paired totals over (C,) clusters; 0 where both are 0.
 
     The standard error is linearised (the delta method), with t of C - 1 degrees of freedom; the bootstrap draws whole
     clusters. A total of 0 against one that is not has no logarithm: it counts as half a token.
@@ -183,4 +151,4 @@ def log_ratio(before: Array, after: Array, alpha: float, seed: int, draws: int =
     half, wide = (-t_quantile(tail, c - 1) * error for tail in (alpha, (1 - LEVEL) / 2))
     totals = bootstrap_means(np.stack([before, after]), np.ones(c), draws, seed) * c
     drawn = np.log(np.maximum(totals[1:], 0.5) / np.maximum(totals[:1], 0.5))
-    return _paired(value, error, (half, half), (wide, wide), drawn, alpha)
+    return _differences(value, error, (half, half), (wide, wide), drawn, alpha)[0]

@@ -1,16 +1,11 @@
 """Texts of users and models on the pages that people look at: shown as texts, and nothing of them runs."""
 
-import json
 from html.parser import HTMLParser
 
 from markdown_it import MarkdownIt
 
-from evals import page as evaluation_page
-from evals.records import EvalSample
 from evals.report import to_html
-from evals.suites import Item
 from pipeline.core.markdown import literal
-from pipeline.rewards.verifiers.outcome import Outcome
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -21,13 +16,6 @@ HOSTILE = (
     '<iframe srcdoc="<script>alert(1)</script>">',
     "=HYPERLINK(1)",
 )
-TEXT = "\n\n".join(HOSTILE)
-ASKED = [
-    {"role": "user", "content": TEXT},
-    {"role": "assistant", "content": "", "tool_calls": json.dumps(
-        [{"id": "1", "type": "function", "function": {"name": HOSTILE[1], "arguments": {HOSTILE[0]: TEXT}}}])},
-    {"role": "tool", "content": TEXT, "name": HOSTILE[2], "tool_call_id": "1"},
-]  # fmt: skip
 
 
 class ShownPage(HTMLParser):
@@ -66,12 +54,3 @@ def test_markdown_of_dagster_and_mlflow_shows_texts() -> None:
 def test_a_reports_slices_are_shown_as_texts() -> None:
     rows = [f"| {literal(text)} | 1 |" for text in HOSTILE]
     assert_shown_as_texts(to_html("\n".join(["| slice | items |", "| --- | --- |", *rows])))
-
-
-def test_changed_answers_are_shown_as_texts() -> None:
-    """Prompts, calls, results, references, ids and both answers, on the page of an evaluation."""
-    answer = f"{TEXT}<tool_call>{json.dumps({'name': HOSTILE[1], 'arguments': {HOSTILE[0]: TEXT}})}</tool_call>"
-    sample = EvalSample(text=answer, tokens=1, finished=True, outcome=Outcome.correct, answer=TEXT)
-    item = Item(id=HOSTILE[0], cluster="c", messages=ASKED, reference=HOSTILE[1], slice=HOSTILE[2])
-    pair = evaluation_page.ShownPair(item, sample, sample)
-    assert_shown_as_texts("".join(evaluation_page._section(HOSTILE[0], 1, [pair])))

@@ -2,14 +2,13 @@
 `suites`, so a suite that is asked is also kept out of training."""
 
 from evals.suites import frozen, lines
-from evals.suites.suite import AnswerFormat, Item, Suite
+from evals.suites.suite import Item, Suite
 from pipeline.core import layout
 from pipeline.core.storage import Record, Store
 from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import ItemsSuite, SuiteSection
 
 __all__ = [
-    "AnswerFormat",
     "Item",
     "Suite",
     "SuitePins",

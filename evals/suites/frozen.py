@@ -36,8 +36,6 @@ class Generation(Record):
     frozen: AwareDatetime
     lines: tuple[str, ...]
     clusters: int
-    replaced: int = 0
-    """Clusters of the generation before that are not in this one."""
     left_out: dict[str, int] = Field(default={})
     """Rows and prompts that could not be drawn, by reason."""
 

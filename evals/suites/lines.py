@@ -8,11 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast, get_args
 
-import re2
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError
-
-from evals.suites.suite import AnswerFormat, Item
+from evals.suites.suite import Item
 from pipeline.core import layout
 from pipeline.core.conversation import calls_of, from_request, functions, letter_of, options_of, with_options
 from pipeline.core.storage import Store, digest_json
@@ -222,10 +218,8 @@ def _item(row: Mapping[str, Any], section: ItemsSuite) -> Item:
     text = reference_answer(text) if section.preset == "gsm8k" else text
     identity = digest_json(messages)[:16]
     id, cluster = (_text(row, name) or identity for name in (where.id, where.cluster))
-    return Item(
-        id=id, cluster=cluster, messages=messages, reference=text, slice=_text(row, where.slice),
-        check=check, format=_format(row, where),
-    )  # fmt: skip
+    slice = _text(row, where.slice)
+    return Item(id=id, cluster=cluster, messages=messages, reference=text, slice=slice, check=check)
 
 
 def _with_options(row: Mapping[str, Any], where: Columns) -> Mapping[str, Any]:
@@ -269,25 +263,6 @@ def _reference(value: Any, name: str, check: str) -> str:
             f"its {name!r} is {unread!r}, which check: {check} cannot read. Write it otherwise, or name another check."
         )
     return str(value) if value is listed[0] else json.dumps([str(v) for v in listed], ensure_ascii=False)
-
-
-def _format(row: Mapping[str, Any], where: Columns) -> AnswerFormat | None:
-    value = row.get(where.format)
-    if value is None:
-        return None
-    try:
-        if isinstance(value, str):
-            re2.compile(value)
-            return AnswerFormat(kind="regex", pattern=value)
-        if isinstance(value, dict):
-            Draft202012Validator.check_schema(value)
-            return AnswerFormat(kind="json_schema", pattern=json.dumps(value, ensure_ascii=False))
-    except re2.error as error:
-        reason = error.args[0].decode() if isinstance(error.args[0], bytes) else str(error)
-        raise ValueError(f"its {where.format!r} is no regular expression of RE2: {reason}") from error
-    except SchemaError as error:
-        raise ValueError(f"its {where.format!r} is no JSON schema: {error.message}") from error
-    raise ValueError(f"its {where.format!r} is {value!r}: a regular expression (text) or a JSON schema (object).")
 
 
 def _text(row: Mapping[str, Any], name: str) -> str:

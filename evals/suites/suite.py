@@ -8,14 +8,6 @@ from pipeline.recipe.rewards import VerifierKind
 from pipeline.serving.inference import Messages
 
 
-class AnswerFormat(Record):
-    """The form that an answer must have: it matches a regular expression as a whole (RE2, which takes linear time), or
-    it holds JSON that fits a schema, as the verifier `json_schema` reads it."""
-
-    kind: Literal["regex", "json_schema"]
-    pattern: str
-
-
 class Item(Record):
     """One prompt with its reference answer. Items of one `cluster` succeed and fail together, so standard errors do not
     count them as independent. `slice` groups items for the report, which never gates on a slice."""
@@ -31,15 +23,13 @@ class Item(Record):
     """Whose question it is, as labels name the person; None of an item without a user."""
     salt: str = ""
     """Random, of a person's item: so no digest that outlives the item confirms a guess at its text."""
-    format: AnswerFormat | None = None
-    """None: an answer may have any form."""
 
 
 class Suite(Record):
     """The items of one evaluation, in a fixed order."""
 
     name: str
-    items: tuple[Item, ...]
+    items: tuple[Item, ...] = ()
     system: str = ""
     """System prompt before each item that has none of its own."""
     instruction: str = ""

@@ -81,13 +81,12 @@ class Columns(NamedTuple):
     slice: str = ""
     id: str = ""
     check: str = ""
-    format: str = ""
 
 
 class ItemsSuite(PresetSuite):
     """Items with references: of a file of JSON lines, of code of your own, or of the demo. An item has `prompt` or
     `messages`, `reference` (a text, a number, or a list of texts of which any is right), and where there are some
-    `options` of a multiple choice, `tools`, `id`, `cluster`, `slice`, `check` and `format`. Messages and tools are as
+    `options` of a multiple choice, `tools`, `id`, `cluster`, `slice` and `check`. Messages and tools are as
     OpenAI's chat has them, with calls and their results."""
 
     kind: Literal["items"] = "items"
@@ -119,7 +118,7 @@ class ItemsSuite(PresetSuite):
     """How an answer is compared with its reference, where the item does not say. none: items have no reference, and
     only suites that judge read the answers; the role is then report."""
     fields: dict[
-        Literal["messages", "tools", "prompt", "options", "reference", "cluster", "slice", "id", "check", "format"], str
+        Literal["messages", "tools", "prompt", "options", "reference", "cluster", "slice", "id", "check"], str
     ] = Field(default={})
     """Names of these fields in the file, where they are others: `{prompt: question, reference: answer}`."""
     ignore: tuple[str, ...] = ()
@@ -167,8 +166,6 @@ class TracesSuite(PresetSuite):
     """One user's share of the items (one item is always allowed)."""
     refresh_days: ClassVar[int] = 30
     """Days after which the next iteration freezes a new generation."""
-    refresh_share: ClassVar[float] = 0.25
-    """Share of the clusters that a new generation replaces."""
     samples_per_item: ClassVar[int | None] = None
     max_completion_tokens: ClassVar[int | None] = None
     temperature: ClassVar[float | None] = None

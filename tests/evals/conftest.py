@@ -2,11 +2,12 @@
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from evals import bundle, gate
-from evals.bundle import SuiteEvidence
+from evals.bundle import EvalEvidence, SuiteEvidence
 from evals.gate import GateVerdict
 from evals.records import BundleRef, EvalArm, EvalReport, EvalSample, ItemResult, Protocol
 from evals.runner import sampling
@@ -20,6 +21,12 @@ DECODING = Decoding(
     engine="transformers", version="5", device="cpu", dtype="float32", stop_ids=(3,), context=1024,
     tokens_digest="a" * 64,
 )  # fmt: skip
+
+
+def evidence_of(section: Evaluation, suites: tuple[SuiteEvidence, ...], **more: Any) -> EvalEvidence:
+    champion, candidate = (arm.model for arm in suites[0].arms)
+    values = {"section": section, "champion": champion, "candidate": candidate, "suites": suites}
+    return EvalEvidence(iteration="it", **values, **more)
 
 
 class Kit:
@@ -83,8 +90,7 @@ class Kit:
     def report_over(self, section: Evaluation, *evidence: tuple[Suite, EvalArm, EvalArm]) -> EvalReport:
         """`evidence`: a suite with its two arms, champion first, for each suite of the section."""
         suites = tuple(SuiteEvidence(suite=suite, arms=(one, other)) for suite, one, other in evidence)
-        gathered = bundle.evidence("iteration", section, bundle.Gathered(suites))
-        return bundle.report(gathered, bundle.measure(gathered), BundleRef(uri="", digest="b"))
+        return bundle.report(evidence_of(section, suites), BundleRef(uri="", digest="b"))
 
     def judge(self, section: Evaluation, suite: Suite, champion: EvalArm, candidate: EvalArm) -> GateVerdict:
         return gate.judge(self.report(section, suite, champion, candidate), section)

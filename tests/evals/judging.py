@@ -18,7 +18,7 @@ from pipeline.recipe import Evaluation
 from pipeline.recipe.rewards import Judge, Verifier
 from pipeline.rewards.judge import Endpoint
 from pipeline.rewards.judge.admission import CONTROLS
-from tests.evals.conftest import Kit
+from tests.evals.conftest import Kit, evidence_of
 from tests.pipeline.rewards.judge.endpoint import (
     MODEL,
     Answer,
@@ -109,8 +109,7 @@ def judged(
 
 
 def reported(settings: Evaluation, gathered: SuiteEvidence, of_judge: tuple[JudgedEvidence, ...]) -> EvalReport:
-    whole = bundle.evidence("it", settings, bundle.Gathered((gathered,), of_judge))
-    return bundle.report(whole, bundle.measure(whole), BundleRef(uri="", digest="b"))
+    return bundle.report(evidence_of(settings, (gathered,), judged=of_judge), BundleRef(uri="", digest="b"))
 
 
 def gated(

@@ -3,18 +3,19 @@
 import json
 from typing import Any
 
-from evals import bundle
-from evals.bundle import EvalEvidence, Gathered, SuiteEvidence
-from evals.page import SHARES, TEXTS, answer_table
+from evals.bundle import EvalEvidence, SuiteEvidence
 from evals.records import EvalArm
+from evals.report import SHARES, TEXTS, answer_table
 from evals.suites import Suite
 from pipeline.recipe import Evaluation
+
+from .conftest import evidence_of
 
 Good = tuple[Evaluation, Suite, EvalArm, EvalArm]
 
 
 def gathered(section: Evaluation, suite: Suite, *arms: EvalArm) -> EvalEvidence:
-    return bundle.evidence("it", section, Gathered((SuiteEvidence(suite=suite, arms=(arms[0], arms[1])),)))
+    return evidence_of(section, (SuiteEvidence(suite=suite, arms=(arms[0], arms[1])),))
 
 
 def test_table_has_both_models_side_by_side(good: Good) -> None:
@@ -47,6 +48,5 @@ def test_suite_from_traces_has_no_rows(good: Good) -> None:
     kind = {"kind": "traces", "preset": "production", "name": suite.name, "role": "target"}
     traced = Evaluation.model_validate({**section.model_dump(mode="json"), "suites": [kind]})
     evidence = gathered(section, suite, *arms)
-    provenance = evidence.provenance.model_copy(update={"section": traced})
-    table = answer_table(evidence.model_copy(update={"provenance": provenance}), True)
+    table = answer_table(evidence.model_copy(update={"section": traced}), True)
     assert table["data"] == []

@@ -1,15 +1,15 @@
 """How often the gate errs, over thousands of simulated evaluations with known truth (seeded, so never flaky)."""
 
 from collections import Counter
+from itertools import repeat
 
 import numpy as np
 import pytest
 
 from evals import gate, statistics
-from evals.comparison import difference
 from evals.gate import Verdict
-from evals.records import BundleRef, Comparison, ConfidenceInterval, EvalReport, Guard, SuiteMeasurement
-from evals.statistics import Array, Paired
+from evals.records import BundleRef, Comparison, ConfidenceInterval, Difference, EvalReport, Guard, SuiteMeasurement
+from evals.statistics import Array
 from pipeline.core.storage import ModelRef
 from pipeline.recipe import Evaluation
 from tests.variants import one_and_variants
@@ -43,19 +43,18 @@ def verdicts(gain: tuple[Array, Array], rise: tuple[Array, Array] | None, sectio
     """Judge each simulated evaluation with the real rule. Without `rise` the guards have nothing to object to."""
     sums, sizes = gain
     accuracy = statistics.paired(sums, sizes, section.alpha, seed=1, draws=1000)
-    harm = statistics.paired(*rise, section.alpha, seed=1, draws=1000) if rise else None
+    harm = statistics.paired(*rise, section.alpha, seed=1, draws=1000) if rise else repeat(None)
     return Counter(
-        gate.judge(_report(accuracy, harm, row, len(sizes), section), section).verdict for row in range(len(sums))
+        gate.judge(_report(better, worse, len(sizes), section), section).verdict
+        for better, worse in zip(accuracy, harm, strict=False)
     )
 
 
-def _report(accuracy: Paired, harm: Paired | None, row: int, clusters: int, section: Evaluation) -> EvalReport:
+def _report(accuracy: Difference, harm: Difference | None, clusters: int, section: Evaluation) -> EvalReport:
     level = ConfidenceInterval(value=0.5, low=0.4, high=0.6)
     margin = section.guard_margin
     guards = [
-        Guard(
-            name="no_answer", rule="safe", champion=0.1, candidate=0.1, margin=margin, difference=difference(each, row)
-        )
+        Guard(name="no_answer", rule="safe", champion=0.1, candidate=0.1, margin=margin, difference=each)
         for each in ([harm] if harm else [])
     ]
     comparison = Comparison(
@@ -64,7 +63,7 @@ def _report(accuracy: Paired, harm: Paired | None, row: int, clusters: int, sect
         samples_per_item=K,
         champion=level,
         candidate=level,
-        difference=difference(accuracy, row),
+        difference=accuracy,
         mcnemar_p=None,
         guards=tuple(guards),
         slices=(),
@@ -118,6 +117,6 @@ def test_guards_hold_at_no_harm_and_object_at_the_margin(harm: float, lowest: fl
 def test_intervals_cover_the_truth(clusters: int, rho: float) -> None:
     sums, sizes = simulate(0.45, 0.55, rho, clusters, size=2, seed=6)
     found = statistics.paired(sums, sizes, 0.05, seed=1, draws=2)
-    coverage = float(((found.low <= 0.1) & (found.high >= 0.1)).mean())
+    coverage = sum(each.low <= 0.1 <= each.high for each in found) / len(found)
     print(f"coverage, {clusters} clusters, rho {rho}: {coverage:.4f}")
     assert 0.94 <= coverage <= 0.96

@@ -118,7 +118,7 @@ def test_the_next_gate_asks_a_smaller_suite(gated: Gated) -> None:
     gated.people.select(work, later(1))
     verdict = gated.people.gate(work)
     assert verdict.verdict is Verdict.PASS, verdict.reasons
-    protocol = bundle.read(gated.people.store.path(work.path("evidence"))).provenance.suites[0].champion
+    protocol = bundle.read(gated.people.store.path(work.path("evidence"))).suites[0].arms[0].protocol
     assert protocol.suite_digest == after.digest()
 
 

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from evals import bundle, gate
+from evals.bundle import EvalEvidence
 from evals.evaluate import EvalServices, decide, evaluate
 from evals.gate import GateVerdict, Verdict
 from evals.judged import generation
 from evals.ledger import lines
+from evals.report import picture, table
 from pipeline.core import layout
-from pipeline.core.storage import CheckpointRef, ModelRef, Store, digest_file
+from pipeline.core.storage import CheckpointRef, ModelRef, Store
 from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import JudgedSuite
 from pipeline.rewards.judge import Endpoint
@@ -24,6 +26,7 @@ from tests.contexts import context_of
 from tests.pipeline.rewards.judge.endpoint import serving
 from tests.suites import embedded_suite
 
+from .conftest import evidence_of
 from .judging import (
     ADAPTER,
     JUDGE,
@@ -50,7 +53,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, GateVerdi
     settings = section(role="target")
     gathered = evidence(settings)
     got, _ = judged(root, judge(0.75), settings, gathered)
-    bundle.publish(Store(root), "evidence", bundle.evidence("it", settings, bundle.Gathered((gathered,), got)))
+    bundle.publish(Store(root), "evidence", evidence_of(settings, (gathered,), judged=got))
     return root / "evidence", gate.judge(bundle.recompute(root / "evidence"), settings)
 
 
@@ -58,6 +61,13 @@ def test_verify_recomputes_the_win_rate(published: tuple[Path, GateVerdict]) -> 
     path, verdict = published
     assert bundle.verify(path) == verdict and verdict.verdict is Verdict.PASS
     assert "word" not in (path / PAIRS).read_text(), "no text"
+
+
+def test_the_picture_has_rows_for_judged_suites(published: tuple[Path, GateVerdict]) -> None:
+    report = bundle.recompute(published[0])
+    assert picture(report).height > picture(report.model_copy(update={"judged": ()})).height
+    only = report.model_copy(update={"measurements": ()})
+    assert picture(only).png().startswith(b"\x89PNG") and "pairs in 120 clusters" in table(only)
 
 
 @pytest.mark.parametrize(
@@ -79,8 +89,7 @@ def test_verify_refuses_rewritten_judgements(
     (copy / name).write_text(text.replace(old, new, 1))
     with pytest.raises(ValueError, match="does not match its digest"):
         bundle.verify(copy)
-    manifest = bundle.BundleManifest(files={each: digest_file(copy / each) for each in bundle._present(copy)})
-    (copy / bundle.MANIFEST).write_text(bundle._text(manifest))
+    (copy / bundle.MANIFEST).write_text(bundle.manifest(copy))
     with pytest.raises(ValueError, match="do not give the recorded numbers"):
         bundle.verify(copy)
 
@@ -134,8 +143,9 @@ def test_an_evaluation_judges_what_its_models_answered(tmp_path: Path) -> None:
 
 def test_a_gate_that_asked_nobody_has_a_bundle_too(tmp_path: Path) -> None:
     settings, store = section(role="target"), Store(tmp_path)
-    unasked = bundle.Gathered(problems=("the settings changed",))
-    bundle.publish(store, "evidence", bundle.evidence("it", settings, unasked, (OLD, NEW)))
+    problems = ("the settings changed",)
+    unasked = EvalEvidence(iteration="it", section=settings, champion=OLD, candidate=NEW, problems=problems)
+    bundle.publish(store, "evidence", unasked)
     report = bundle.recompute(tmp_path / "evidence")
     assert bundle.verify(tmp_path / "evidence").verdict is Verdict.INCONCLUSIVE
     assert report.judged == () and report.target().problems == ("the settings changed",)

@@ -210,19 +210,6 @@ def test_math500_is_read_by_level_and_by_its_digest_alone(tmp_path: Path) -> Non
     assert [(item.reference, item.slice) for item in asked.items] == [("2", "1"), ("\\frac{1}{2}", "2")]
 
 
-def test_items_say_the_form_of_an_answer(tmp_path: Path) -> None:
-    forms: list[Any] = [r"#### \d+", {"type": "object"}, None, "7"]
-    own = read(tmp_path, lines([{**row, "format": form} for row, form in zip(ROWS, forms, strict=True)]))
-    assert [item.format and item.format.kind for item in own.items] == ["regex", "json_schema", None, "regex"]
-    for form, words in (
-        ("(", "no regular expression of RE2"),
-        ({"type": 3}, "no JSON schema"),
-        (3, "or a JSON schema"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            read(tmp_path, lines([{**ROWS[0], "format": form}]))
-
-
 def test_items_without_references_are_reports(tmp_path: Path) -> None:
     rows = [{"prompt": row["prompt"]} for row in ROWS]
     own = read(tmp_path, lines(rows), check="none", role="report")
