@@ -48,14 +48,13 @@ def preference_dataset(
         ScoredSamples(samples.dataset, reward_model if work.recipe.rewards.reward_model is not None else None),
     )
     context.log.info(f"{dataset.pairs.rows:,} pairs and {dataset.prompts.rows:,} prompts")
-    tables = (dataset.pairs, dataset.prompts, dataset.groups, dataset.thumbs, dataset.winners)
+    tables = (dataset.pairs, dataset.prompts, dataset.thumbs, dataset.winners)
     yield output(
         dataset,
         [each.digest for each in tables if each is not None],
         {
             "pairs": dataset.pairs.rows,
             "prompts": dataset.prompts.rows,
-            "groups": dataset.groups.rows,
             "thumbs": dataset.evidence.thumbs,
             "winners": dataset.evidence.winners,
             "without consent": dataset.without_consent,

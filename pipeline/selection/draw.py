@@ -51,16 +51,12 @@ class FreshSamples(Record):
     """`uri` is a Parquet file with the columns of SAMPLES."""
     model: ModelRef | None = None
     """The champion."""
-    protocol: str = ""
-    """Digest of `AnswerProtocol` (pipeline/serving/journal.py)."""
     prompts: int = 0
     refused: int = 0
     """Prompts longer than the model's context, or not rendered by its chat template."""
     drawn: int = 0
     """Completions asked for by this run of the stage; `remembered` were in the journal."""
     remembered: int = 0
-    completion_tokens: int = 0
-    unended: int = 0
     distinct: float = 0.0
     """Mean share of a prompt's completions that differ in more than white space."""
     labelled: int = 0
@@ -84,7 +80,6 @@ class FreshSamples(Record):
 class Draw(NamedTuple):
     answers: list[tuple[Answer, ...]]
     """Of each prompt; none for a prompt that the model cannot be asked."""
-    protocol: str
     asked: int
     remembered: int
 
@@ -127,7 +122,7 @@ def draw(asked_model: AskedModel, prompts: Sequence[RewardSample], section: Samp
         if todo:
             asked_model.session.answer(todo, sampling, keep)
         answers = [_answers(asked, answered.answers, failed) for asked in requests]
-    return Draw(answers, protocol.digest(), len(todo), len(users) - len(todo))
+    return Draw(answers, len(todo), len(users) - len(todo))
 
 
 def removals(store: Store, principals: Collection[str]) -> Iterator[Removal]:

@@ -24,8 +24,6 @@ _SOURCE = {"verified": "verifier", "rated": "feedback", "judged": "judge"}
 class Trust(Record):
     judge_order: Estimate = UNKNOWN
     """Share of pairs on which the judge contradicts itself when their order is swapped."""
-    verifier_judge: Estimate = UNKNOWN
-    """Share of rows on which verifier and judge disagree. Shown, not used: it is of rows, not of pairs."""
     human: Estimate = UNKNOWN
     """Share of reviewed labels on whose side people disagree."""
 
@@ -39,15 +37,7 @@ class NoiseSource(Record):
 
 
 def trust_in(labels: RewardLabels) -> Trust:
-    if labels.judge is None:
-        return Trust(human=labels.humans.noise)
-    agree = next(
-        (each.agree for each in labels.agreement if {each.first, each.second} == {"correct", "judge"}), UNKNOWN
-    )
-    disagree = agree
-    if agree.value is not None and agree.low is not None and agree.high is not None:
-        disagree = Estimate(value=1 - agree.value, low=1 - agree.high, high=1 - agree.low, n=agree.n)
-    return Trust(human=labels.humans.noise, judge_order=labels.judge.order, verifier_judge=disagree)
+    return Trust(human=labels.humans.noise, judge_order=UNKNOWN if labels.judge is None else labels.judge.order)
 
 
 def noise_sources(
@@ -116,6 +106,45 @@ def _at_least(noise: Estimate, order: Estimate) -> Estimate:
         return noise
     value, low, high = ((bound or 0.0) / 2 for bound in (order.value, order.low, order.high))
     return Estimate(value=max(noise.value, value), low=max(noise.low, low), high=max(noise.high, high), n=noise.n)
+
+
+class PromptStats(NamedTuple):
+    prompt: str
+    reference: str
+    verifier: str | None
+    right: int
+    attempts: int
+    status: str
+    trace_ids: tuple[str, ...]
+
+    @property
+    def informative(self) -> float:
+        """Expected p(1 - p) of a right answer, every p being as likely before the attempts."""
+        wrong = self.attempts - self.right
+        return (self.right + 1) * (wrong + 1) / ((self.attempts + 2) * (self.attempts + 3))
+
+
+def prompt_stats(groups: Mapping[str, Sequence[LabelledRow]], settings: Selection) -> list[PromptStats]:
+    """Of the prompts that can be verified. Two references of one prompt make it ambiguous."""
+    found: list[PromptStats] = []
+    for prompt, group in groups.items():
+        references = {row.reference: row.verifier for row in group if row.reference}
+        verified = [row.correct > 0.5 for row in group if row.correct is not None]
+        if not references or not verified:
+            continue
+        right, attempts = sum(verified), len(verified)
+        reference, verifier = min(references.items())
+        if len(references) > 1:
+            status = "ambiguous"
+        elif 0 < right < attempts:
+            status = "frontier"
+        elif on_frontier(right, attempts, settings.curriculum_attempts):
+            status = "unknown"
+        else:
+            status = "solved" if right else "unsolved"
+        ids = tuple(row.trace_id for row in group)
+        found.append(PromptStats(prompt, reference, verifier, right, attempts, status, ids))
+    return found
 
 
 class PromptAttempts(NamedTuple):
@@ -197,11 +226,9 @@ def measure(
     groups = by_prompt(rows)
     trusted = {prompt: [row for row in group if row.profile != "fresh"] for prompt, group in groups.items()}
     several = [labelled_rows for group in trusted.values() if len(labelled_rows := _labelled(group)) > 1]
-    tried: Counter[tuple[int, int]] = Counter()
-    for group in groups.values():
-        verified = [row.correct > 0.5 for row in group if row.correct is not None]
-        if verified and len({row.reference for row in group if row.reference}) == 1:
-            tried[sum(verified), len(verified)] += 1
+    tried = Counter(
+        (each.right, each.attempts) for each in prompt_stats(groups, settings) if each.status != "ambiguous"
+    )
     attempts = tuple(
         PromptAttempts(*done, prompts, on_frontier(*done, settings.curriculum_attempts))
         for done, prompts in sorted(tried.items())

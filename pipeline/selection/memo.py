@@ -84,11 +84,7 @@ def _trust(decision: MethodDecision) -> Iterator[str]:
             noise = "unknown, for nothing has contradicted it yet"
         yield f"- {source.share:.1%} of the pairs' labels rest on {name}: noise {noise}"
     trust = evidence.trust
-    for what, estimate in (
-        ("the judge contradicts itself when a pair's order is swapped", trust.judge_order),
-        ("verifier and judge disagree on a row", trust.verifier_judge),
-    ):
-        if estimate.n:
-            yield f"- {what}: {percentages(estimate)}"
+    if trust.judge_order.n:
+        yield f"- the judge contradicts itself when a pair's order is swapped: {percentages(trust.judge_order)}"
     people = "- people disagree with the side of a label: " + percentages(trust.human)
     yield people + ("" if trust.human.n >= ENOUGH_REVIEWS else f"; {ENOUGH_REVIEWS} reviews replace the above")

@@ -11,12 +11,11 @@ import pyarrow.parquet as pq
 
 from pipeline.core import layout
 from pipeline.core.storage import DatasetRef, Record, Store, digest_file
-from pipeline.recipe import Selection
 from pipeline.recipe.methods import METHODS
 from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.selection.clusters import cluster, held_out
 from pipeline.selection.contamination import ContaminationReport, Hit
-from pipeline.selection.evidence import Evidence, FreshSignals, Trust, measure, on_frontier
+from pipeline.selection.evidence import Evidence, FreshSignals, Trust, measure, prompt_stats
 from pipeline.selection.pairing import (
     LabelledRow,
     by_prompt,
@@ -27,14 +26,12 @@ from pipeline.selection.pairing import (
     read_samples,
 )
 from pipeline.selection.tables import (
-    GROUPS,
     PAIRS,
     PROMPTS,
     THUMBS,
     WINNERS,
-    Row,
-    group_rows,
     pair_rows,
+    prompt_rows,
     table,
     thumb_rows,
     unverified_rows,
@@ -50,7 +47,6 @@ class PreferenceDataset(Record):
     iteration: str
     pairs: DatasetRef
     prompts: DatasetRef
-    groups: DatasetRef
     held_out_pairs: DatasetRef
     """Of clusters that training never sees: to watch its progress with, not to judge it by."""
     held_out_prompts: DatasetRef
@@ -111,18 +107,17 @@ def build(
         rated, unclear = thumbs(trained)
         liked_or_not = cap_principals(rated, settings.max_principal_share, settings.max_tenant_share)
         best = winners(trained)
-        prompt_stats = _stats_of(trained, settings)
+        stats = prompt_stats(trained, settings)
         checkable = sorted(
-            (each for each in prompt_stats if each.status in ("frontier", "unknown")),
+            (each for each in stats if each.status in ("frontier", "unknown")),
             key=lambda each: (each.status != "frontier", -each.informative, each.prompt),
         )
         scored = in_order_of_spread(trained)
-        policy = map(PromptStats.row, checkable) if checkable or not on_scores else unverified_rows(scored)
-        asked = [each.row() for each in _stats_of(watched, settings) if each.status != "ambiguous"]
+        policy = prompt_rows(checkable) if checkable or not on_scores else unverified_rows(scored)
+        asked = prompt_rows(each for each in prompt_stats(watched, settings) if each.status != "ambiguous")
         tables = {
             "pairs": table(PAIRS, clusters, pair_rows(kept)),
             "prompts": table(PROMPTS, clusters, policy),
-            "groups": table(GROUPS, clusters, group_rows(trained)),
             "held_out_pairs": table(PAIRS, clusters, pair_rows(pairs(watched, settings))),
             "held_out_prompts": table(PROMPTS, clusters, asked),
             "thumbs": table(THUMBS, clusters, thumb_rows(liked_or_not)),
@@ -150,57 +145,13 @@ def build(
             capped_pairs=len(candidates) - len(kept),
             capped_thumbs=len(rated) - len(liked_or_not),
             unclear_ratings=unclear,
-            curriculum=dict(sorted(Counter(stats.status for stats in prompt_stats).items())),
+            curriculum=dict(sorted(Counter(each.status for each in stats).items())),
             clusters=len(set(clusters.values())),
             held_out_clusters=len(hidden),
         )
 
     with shared_lock(store):
         return store.once(iteration.path(layout.PREFERENCES), PreferenceDataset, make)
-
-
-class PromptStats(NamedTuple):
-    prompt: str
-    reference: str
-    verifier: str | None
-    right: int
-    attempts: int
-    status: str
-    trace_ids: tuple[str, ...]
-
-    @property
-    def informative(self) -> float:
-        """Expected p(1 - p) of a right answer, every p being as likely before the attempts."""
-        wrong = self.attempts - self.right
-        return (self.right + 1) * (wrong + 1) / ((self.attempts + 2) * (self.attempts + 3))
-
-    def row(self) -> Row:
-        names = ("reference", "verifier", "attempts", "trace_ids")
-        rest = {name: getattr(self, name) for name in names}
-        return self.prompt, {**rest, "pass_rate": self.right / self.attempts, "frontier": self.status == "frontier"}
-
-
-def _stats_of(groups: Mapping[str, Sequence[LabelledRow]], settings: Selection) -> list[PromptStats]:
-    """Of the prompts that can be verified. Two references of one prompt make it ambiguous."""
-    found: list[PromptStats] = []
-    for prompt, group in groups.items():
-        references = {row.reference: row.verifier for row in group if row.reference}
-        verified = [row.correct > 0.5 for row in group if row.correct is not None]
-        if not references or not verified:
-            continue
-        right, attempts = sum(verified), len(verified)
-        reference, verifier = min(references.items())
-        if len(references) > 1:
-            status = "ambiguous"
-        elif 0 < right < attempts:
-            status = "frontier"
-        elif on_frontier(right, attempts, settings.curriculum_attempts):
-            status = "unknown"
-        else:
-            status = "solved" if right else "unsolved"
-        ids = tuple(row.trace_id for row in group)
-        found.append(PromptStats(prompt, reference, verifier, right, attempts, status, ids))
-    return found
 
 
 def _measured(group: Sequence[LabelledRow]) -> list[LabelledRow]:

@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.core.conversation import FIELDS
-from pipeline.selection.pairing import LabelledRow, Pair, comparable
+from pipeline.selection.evidence import PromptStats
+from pipeline.selection.pairing import LabelledRow, Pair
 from pipeline.selection.unpaired import RatedAnswer, Winner
 
 Groups = Mapping[str, Sequence[LabelledRow]]
@@ -47,16 +48,6 @@ PROMPTS = pa.schema(
         ("pass_rate", pa.float64()),  # of them; null without any
         ("frontier", pa.bool_()),  # right and wrong ones among them
         ("trace_ids", pa.list_(pa.string())),  # whose question it is
-        ("cluster", pa.string()),
-    ]
-)
-GROUPS = pa.schema(
-    [
-        ("prompt", TURNS),
-        ("completions", pa.list_(pa.string())),
-        ("rewards", pa.list_(pa.float64())),  # on one scale, best first
-        ("trace_ids", pa.list_(pa.string())),
-        ("profile", pa.string()),
         ("cluster", pa.string()),
     ]
 )
@@ -116,19 +107,10 @@ def pair_rows(pairs: Iterable[Pair]) -> Iterator[Row]:
         yield pair.prompt, {"chosen": chosen, "rejected": rejected, "margin": pair.margin, **traces}
 
 
-def group_rows(groups: Groups) -> Iterator[Row]:
-    """A row for each prompt, and scale of its rewards, with several labelled completions."""
-    for prompt, group in groups.items():
-        for ranked in (ranked for ranked in comparable(group) if len(ranked) > 1):
-            yield (
-                prompt,
-                {
-                    "completions": [row.completion for _, row in ranked],
-                    "rewards": [reward for reward, _ in ranked],
-                    "trace_ids": [row.trace_id for _, row in ranked],
-                    "profile": ranked[0][1].profile,
-                },
-            )
+def prompt_rows(prompts: Iterable[PromptStats]) -> Iterator[Row]:
+    for each in prompts:
+        rest = {name: getattr(each, name) for name in ("reference", "verifier", "attempts", "trace_ids")}
+        yield each.prompt, {**rest, "pass_rate": each.right / each.attempts, "frontier": each.status == "frontier"}
 
 
 def unverified_rows(groups: Groups) -> Iterator[Row]:

@@ -43,10 +43,9 @@ def test_every_number_that_decided_is_in_it(title: str) -> None:
 
 
 def test_it_says_how_far_to_trust_the_labels() -> None:
-    trust = Trust(judge_order=share(5, 50), verifier_judge=share(30, 300), human=share(2, 40))
+    trust = Trust(judge_order=share(5, 50), human=share(2, 40))
     text = memo(decided({"trust": trust}, Selection()))
     assert "rest on feedback: noise 10.0% (8.2% to 12.1%, n=900); the verifier" in text
     assert "when a pair's order is swapped: 10.0%" in text
-    assert "verifier and judge disagree on a row: 10.0%" in text
     assert "people disagree with the side of a label: 5.0%" in text
     assert "100 reviews replace the above" in text

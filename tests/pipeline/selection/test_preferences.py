@@ -121,13 +121,6 @@ def test_the_curriculum(place: Place) -> None:
     assert dataset.evidence.frontier_prompts == dataset.prompts.rows
 
 
-def test_groups_hold_what_can_be_compared(place: Place) -> None:
-    rows = [*answers("one", 0.0, 1.0, None), *answers("two", 1.0), row("x", 0.3, prompt="one", profile="rated")]
-    (group,) = read(place.build(rows).groups)
-    assert (group["completions"], group["rewards"]) == (["c-one1", "c-one0"], [1.0, 0.0])
-    assert group["trace_ids"] == ["one1", "one0"]
-
-
 def test_consent_is_checked_again(place: Place) -> None:
     rows = [each for name in WORDS for each in answers(name, 1.0, 0.0)]
     rows[0] = rows[0]._replace(consent=False)
@@ -135,7 +128,7 @@ def test_consent_is_checked_again(place: Place) -> None:
     dataset = place.build(rows, gone=("rain0",))
     assert dataset.without_consent == 3
     assert set(asked(dataset.pairs)) == set(WORDS[3:])
-    used = {trace for ref in (dataset.groups,) for group in read(ref) for trace in group["trace_ids"]}
+    used = {trace for prompt in read(dataset.prompts) for trace in prompt["trace_ids"]}
     assert not used & {"sun0", "moon0", "rain0"}
 
 
@@ -155,9 +148,9 @@ def test_evaluation_items_are_dropped_before_anything_is_built(place: Place) -> 
     rows = [each for n in range(150) for each in answers(f"What would {n} be in words?", 1.0, 0.0)]
     dataset = place.build(rows, {"suite": ["what would 7 be, in words"]})
     assert (dataset.contamination.hits, dataset.contamination.rows) == (2, 300)
-    assert (dataset.pairs.rows, dataset.prompts.rows, dataset.groups.rows) == (149, 149, 149)
+    assert (dataset.pairs.rows, dataset.prompts.rows) == (149, 149)
     assert dataset.evidence.traces == 298
-    assert "What would 7 be in words?" not in {*asked(dataset.pairs), *asked(dataset.prompts), *asked(dataset.groups)}
+    assert "What would 7 be in words?" not in {*asked(dataset.pairs), *asked(dataset.prompts)}
 
 
 def test_a_broken_split_is_an_error_and_publishes_nothing(place: Place) -> None:
@@ -180,7 +173,7 @@ def test_clusters_are_wholly_held_out_or_wholly_trained_on(place: Place) -> None
     assert (len(trained), len(hidden)) == (200 - dataset.held_out_clusters, dataset.held_out_clusters)
     assert 50 < len(hidden) < 95, "a cluster of two has two chances of one in five"
     assert {r["cluster"] for r in read(dataset.held_out_pairs)} == hidden
-    assert {r["cluster"] for ref in (dataset.pairs, dataset.groups) for r in read(ref)} == trained
+    assert {r["cluster"] for r in read(dataset.pairs)} == trained
     assert dataset.clusters == 200
     assert dataset.evidence.traces == 3 * 2 * len(trained)
 
@@ -191,7 +184,7 @@ def test_building_again_changes_nothing(place: Place) -> None:
     assert place.build(rows, {"other": ["something else entirely"]}, gone=("sun0",)) == first
     again = place.build(list(reversed(rows)), held_out_share=0.3)
     assert again.iteration != first.iteration, "another order of the file is another file"
-    for name in ("pairs", "prompts", "groups", "held_out_pairs", "held_out_prompts"):
+    for name in ("pairs", "prompts", "held_out_pairs", "held_out_prompts"):
         assert getattr(again, name).digest == getattr(first, name).digest
 
 

@@ -105,7 +105,7 @@ def make_plan(
 
 def dataset_of(store: Store, iteration: Iteration, evidence: Evidence, **tables: DatasetRef) -> PreferenceDataset:
     """As the selection stage leaves it; tables that are not given are empty."""
-    names = ("pairs", "prompts", "groups", "held_out_pairs", "held_out_prompts")
+    names = ("pairs", "prompts", "held_out_pairs", "held_out_prompts")
     return PreferenceDataset(
         iteration=iteration.id,
         **{**dict.fromkeys(names, table(store, "none", [], PAIRS)), **tables},

@@ -49,7 +49,7 @@ def test_no_byte_of_the_user_is_left_and_the_others_stay(erased: Erased) -> None
     before = holding(erased.before.root, *words_of(ANN))
     assert {name.split("/")[0] for name in before} >= {"lake", "production", "traces", "iterations"}
     files = {Path(name).name for name in before}
-    assert {"pairs.parquet", "prompts.parquet", "groups.parquet", "thumbs.parquet", "data.parquet"} <= files
+    assert {"pairs.parquet", "prompts.parquet", "thumbs.parquet", "data.parquet"} <= files
     assert {"half.parquet", "held_out.parquet", "step-000001.parquet", "train.parquet"} <= files
     folders = {Path(name).parent.name for name in before if "reward" in name}
     assert folders >= {"reward_labels", ".reward_labels.0f", *DAYS[:2]}, "labels, and what was found about each"
