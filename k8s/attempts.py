@@ -10,7 +10,7 @@ from pipeline.core.storage import Record, Store
 from pipeline.recipe import Compute
 from pipeline.training.account import device_hours
 from pipeline.training.checkpoints.claims import newest_claim
-from pipeline.training.result import CAUSES, TrainingResult
+from pipeline.training.result import TrainingResult
 
 
 class LaunchAttempt(Record):
@@ -26,61 +26,45 @@ class LaunchAttempt(Record):
     why: str = ""
     restarts: int = 0
     """Of the gang inside this attempt."""
-    requests: int = 0
-    """Calls to the API server."""
 
 
 class Ledger(Record):
+    """The account of all attempts at one training."""
+
     attempts: int
     restarts: int
     """Of gangs, inside the attempts."""
-    requests: int
-    hours: float
-    """In which an attempt was open."""
     preemptions: int
     """Interruptions that the trainer resumed from, whatever their cause."""
     lost_steps: int
     """Computed again."""
-    goodput: float
-    """Share of the training's time that went into steps of the final weights."""
-    productive_s: float
-    badput_s: dict[str, float]
-    """By cause."""
-    devices: int
-    """Paid for, over all nodes."""
     device_hours: float
+    """Paid for, over all nodes."""
     usd: Range
     """Of the devices, at the lower and the higher price of the capacity that was asked for."""
-    budget_share: float | None
-    """Of `compute.budget_usd`, at the higher price; None without a budget."""
     measured: bool
     """False: the training left no account, and `device_hours` is the attempts' whole time."""
 
 
 def ledger(attempts: Sequence[LaunchAttempt], result: TrainingResult | None, compute: Compute, devices: int) -> Ledger:
-    """The account of these attempts at one training; `result` is None for a training that did not end.
+    """The account of these attempts; `result` is None for a training that did not end.
 
     `devices`: paid for (`k8s.estimate.paid_devices`), over all nodes.
     """
-    open_s = sum(max(0.0, each.closed_at - each.opened_at) for each in attempts if each.closed_at is not None)
     goodput = result.goodput if result is not None and result.goodput.total_s > 0 else None
+    if goodput is not None:
+        held = device_hours(goodput, devices)
+    else:
+        ended = ((each.opened_at, each.closed_at) for each in attempts)
+        held = devices * sum(max(0.0, end - start) for start, end in ended if end is not None) / 3600
     preemptions = result.preemptions if result is not None else ()
-    held = device_hours(goodput, devices) if goodput is not None else devices * open_s / 3600
-    usd = prices(compute).times(Range(low=held, high=held))
     return Ledger(
         attempts=len(attempts),
         restarts=sum(each.restarts for each in attempts),
-        requests=sum(each.requests for each in attempts),
-        hours=open_s / 3600,
         preemptions=len(preemptions),
         lost_steps=sum(each.lost_steps for each in preemptions),
-        goodput=goodput.share if goodput is not None else 0.0,
-        productive_s=goodput.productive_s if goodput is not None else 0.0,
-        badput_s=goodput.badput_s if goodput is not None else dict.fromkeys(CAUSES, 0.0),
-        devices=devices,
         device_hours=held,
-        usd=usd,
-        budget_share=usd.high / compute.budget_usd if compute.budget_usd is not None else None,
+        usd=prices(compute).times(Range(low=held, high=held)),
         measured=goodput is not None,
     )
 
@@ -158,12 +142,11 @@ class GangAttempts:
         return self.ending(number) or verdict
 
     def close(self, attempt: LaunchAttempt) -> bool:
-        """Write how it ended, beside what earlier launches spent on it. False when it was closed before."""
+        """Write how it ended. False when it was closed before."""
         recorded = self._store.read(self._file("attempt", attempt.attempt), LaunchAttempt)
         if recorded is None or recorded.closed_at is not None:
             return False
-        spent = {"requests": attempt.requests + recorded.requests}
-        self._store.write(self._file("attempt", attempt.attempt), attempt.model_copy(update=spent))
+        self._store.write(self._file("attempt", attempt.attempt), attempt)
         return True
 
     def settle(self, at: float) -> None:
@@ -171,7 +154,7 @@ class GangAttempts:
         for attempt in self.all():
             if attempt.closed_at is None:
                 over = {"closed_at": at, "outcome": "succeeded", "why": "its result is there"}
-                self.close(attempt.model_copy(update={**over, "requests": 0}))
+                self.close(attempt.model_copy(update=over))
 
     def _file(self, what: str, number: int) -> str:
         return f"{self._folder}/{what}-{number:03}.json"

@@ -88,12 +88,11 @@ class Unreachable(RuntimeError):
 
 
 class KubernetesClient:
-    """One connection to one cluster. Every method raises Refused or Unreachable; `requests` counts what it costs."""
+    """One connection to one cluster. Every method raises Refused or Unreachable."""
 
     def __init__(self, http: Any, transient: type[Exception], pauses_s: tuple[float, ...] = PAUSES_S) -> None:
         """`transient`: what `http` raises when no answer came."""
         self._http, self._transient, self.pauses_s = http, transient, pauses_s
-        self.requests = 0
         self.answered = False
         """Whether the server ever gave an answer of any kind."""
 
@@ -178,7 +177,6 @@ class KubernetesClient:
         """One request, tried again while that can help: each verb here may be carried out twice without harm."""
         trouble, pauses_s = "", () if once else self.pauses_s
         for pause_s in (*pauses_s, None):
-            self.requests += 1
             try:
                 response = self._http.request(method, path, **arguments)
             except self._transient as error:

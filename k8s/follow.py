@@ -58,7 +58,7 @@ class GangFollower:
         """`worthwhile`: whether to go on after so many restarts inside the attempt."""
         self._client, self._gang, self._attempts, self._attempt, self._hooks = client, gang, attempts, attempt, hooks
         self._tail = LogTail(client, gang, hooks.log, hooks.line)
-        self._last_detail, self._requests, self._worthwhile = "", client.requests, worthwhile
+        self._last_detail, self._worthwhile = "", worthwhile
         self._taken = ""
         self.restarts = 0
 
@@ -251,8 +251,7 @@ class GangFollower:
 
     def _close(self, verdict: Classification) -> None:
         over = {"closed_at": self._hooks.now(), "outcome": verdict.cause, "why": verdict.why[:500]}
-        spent = {"restarts": self.restarts, "requests": self._client.requests - self._requests}
-        self._attempts.close(self._attempt.model_copy(update=over | spent))
+        self._attempts.close(self._attempt.model_copy(update={**over, "restarts": self.restarts}))
 
 
 def _names(pods: list[PodSeen]) -> str:

@@ -81,7 +81,7 @@ def test_the_training_asset_runs_on_the_recipes_cluster(tmp_path: Path, monkeypa
     trained = store.read(iteration.path(RESULT), TrainingResult)
     account = store.read(iteration.path("training", "ledger.json"), Ledger)
     assert trained is not None and [(each.cause, each.lost_steps) for each in trained.preemptions] == [("SIGTERM", 0)]
-    assert account is not None and account.measured and account.requests > 0 and account.restarts == 1
+    assert account is not None and account.measured and account.restarts == 1
 
 
 @pytest.mark.variant
