@@ -32,6 +32,8 @@ def test_the_newest_claim_has_the_directory(tmp_path: Path) -> None:
     second = claim(tmp_path, 2)
     with pytest.raises(InvalidPlan, match="Attempt 2 has claimed"):
         claim(tmp_path, 1)
+    for left in (1, 2):  # by starts that were killed before they removed it
+        (tmp_path / "claims" / f"{left:06}.json").write_text('{"id": "other", "attempt": 1}')
     second.check()
     claim(tmp_path).check()  # by hand, where nobody counts the attempts
     (file,) = (tmp_path / "claims").iterdir()  # the older ones are gone
@@ -95,8 +97,10 @@ def held(root: Path) -> Iterator[subprocess.Popen[str]]:
 
 def test_one_writer_and_its_lock_dies_with_it(tmp_path: Path) -> None:
     with held(tmp_path) as holder:
+        before = newest_claim(tmp_path)
         with pytest.raises(ValueError, match="Another process is training"), only_writer(tmp_path):
             pass
+        assert before is not None and newest_claim(tmp_path) == before
         holder.kill()
         holder.wait()
     with only_writer(tmp_path), only_writer(tmp_path / "that" / "was" / "not" / "there"):
@@ -105,7 +109,17 @@ def test_one_writer_and_its_lock_dies_with_it(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_an_attempt_waits_for_the_one_that_it_replaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its claim comes first, so that the other one gives way."""
     with held(tmp_path) as holder:
-        monkeypatch.setattr("time.sleep", lambda _: holder.kill() or holder.wait())
-        with only_writer(tmp_path, 1):
-            assert holder.returncode
+        attempts: list[int] = []
+
+        def end(_: float) -> None:
+            newest = newest_claim(tmp_path)
+            attempts.append(newest.attempt if newest else 0)
+            holder.kill()
+            holder.wait()
+
+        monkeypatch.setattr("time.sleep", end)
+        with only_writer(tmp_path, 1) as own:
+            assert holder.returncode and attempts == [1]
+            own.check()
