@@ -21,6 +21,27 @@ from pipeline.rollout.gateway.split import ServedSlot, SlotTable, SplitWatch
 from pipeline.rollout.gateway.upstream import Opened, SlotFailed, StreamBroken, Upstream
 from pipeline.rollout.router import Arm, route
 
+FAILURES, OPEN_S = 3, 1.0
+
+
+class Breaker:
+    """Circuit breaker of the canary: opens after three failures in a row, then lets one request try each second."""
+
+    def __init__(self) -> None:
+        self._failures, self._next_try = 0, 0.0
+
+    def lets(self) -> bool:
+        """Whether this request may try."""
+        if self._failures < FAILURES:
+            return True
+        if time.monotonic() < self._next_try:
+            return False
+        self._next_try = time.monotonic() + OPEN_S
+        return True
+
+    def saw(self, failed: bool) -> None:
+        self._failures, self._next_try = self._failures + 1 if failed else 0, time.monotonic() + OPEN_S
+
 
 class _Caller:
     """A caller's connection. `pinned`: the arm that it names; BadRequest for one who may not, or names none."""
@@ -85,7 +106,7 @@ def error_body(status: int, message: str) -> dict[str, Any]:
 class Proxy:
     def __init__(self, settings: GatewaySettings, watch: SplitWatch, recorder: Recorder) -> None:
         self._trusted, self._watch, self._recorder = settings.traffic.trust_user_header, watch, recorder
-        self.table = SlotTable(slots=())
+        self._breaker, self.table = Breaker(), SlotTable(slots=())
         self.upstream = Upstream()
         self.served, self.in_flight = 0, Counter[str]()
         """Answers that callers got; requests that a slot is answering, by digest."""
@@ -123,8 +144,12 @@ class Proxy:
         return served, champion, canary if served.arm == "canary" else None
 
     async def _answer(self, served: Served, champion: ServedSlot, canary: ServedSlot | None, caller: _Caller) -> None:
-        failed = None if canary is None else await self._ask(served, canary, "canary", caller)
-        if canary is None or (failed is not None and not served.pinned):
+        failed, answered = None, False
+        if canary is not None and (served.pinned or self._breaker.lets()):
+            failed = await self._ask(served, canary, "canary", caller)
+            answered = failed is None or served.pinned
+            self._breaker.saw(failed is not None)
+        if not answered:
             failed = await self._ask(served, champion, "champion", caller)
         if failed is not None:
             await caller.refuse(failed, served.trace_id)

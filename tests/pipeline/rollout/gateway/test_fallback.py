@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from pipeline.rollout.gateway.proxy import OPEN_S, Breaker
 from tests.pipeline.rollout.gateway.slot_server import cut, event, response, stream
 from tests.pipeline.rollout.gateway.world import awaited, text_of, user_of
 
@@ -78,6 +79,35 @@ def test_a_stream_that_breaks_off_ends_with_an_error(gateway, how):
     assert not gateway.champion.asked
     row = gateway.request(answer)
     assert (row.marks["error.type"], row.marks["rollout.served_by"]) == ("stream_broken", "canary")
+
+
+@pytest.mark.slow
+def test_a_dead_canary_is_spared_most_tries(gateway):
+    gateway.canary.answer = fails_with(FAILURES["503"])
+    for _ in range(3):
+        gateway.post(user=user_of("canary"))
+    asked = len(gateway.canary.asked)
+    spared = gateway.post(user=user_of("canary"))
+    assert text_of(spared) == f"It is {gateway.champion.name}." and len(gateway.canary.asked) == asked
+    row = gateway.request(spared)
+    assert [(each["rollout.arm"], each["rollout.served_by"]) for each in row.tries] == [("canary", "champion")]
+    assert row.failed, "one error of the canary, although nobody asked it"
+    gateway.canary.answer = fails_with(None)
+    awaited(lambda: text_of(gateway.post(user=user_of("canary"))) == f"It is {gateway.canary.name}.")
+
+
+def test_an_open_breaker_lets_one_request_try_each_second(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    breaker = Breaker()
+    for _ in range(3):
+        assert breaker.lets()
+        breaker.saw(failed=True)
+    assert not breaker.lets()
+    now[0] = OPEN_S
+    assert breaker.lets() and not breaker.lets()
+    breaker.saw(failed=False)
+    assert breaker.lets() and breaker.lets()
 
 
 def test_a_pinned_canary_has_no_stand_in(gateway):
