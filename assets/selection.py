@@ -20,7 +20,6 @@ from pipeline.selection.evidence import trust_in
 from pipeline.selection.memo import memo
 from pipeline.selection.preferences import PreferenceDataset, ScoredSamples, build
 from pipeline.selection.samples import metadata_of
-from pipeline.traces.materialize import recorded_results
 from pipeline.training.account import measured_step_s
 from pipeline.training.plan import TrainingPlan, plan_training
 
@@ -95,7 +94,6 @@ def training_plan(context: dg.AssetExecutionContext, deployment: Deployment, pre
         expected,
         lambda: consented(store, work.lake, iteration.dataset),
         lambda trace_ids: metadata_of(work, trace_ids),
-        lambda prompts, agreed: recorded_results(work, prompts, agreed),
     )
     decision = plan.decision
     context.log.info(f"method {decision.method.upper()}: {'; '.join(decision.reasons)}")

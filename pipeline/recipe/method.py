@@ -109,11 +109,6 @@ class Method(Section):
         return None
 
     @property
-    def drawn_by(self) -> str | None:
-        """Who draws its completions; None where none are drawn."""
-        return None
-
-    @property
     def examples_per_update(self) -> int:
         """Completions or pairs of one optimizer step."""
         raise NotImplementedError

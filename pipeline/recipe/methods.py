@@ -104,10 +104,6 @@ class GRPO(Method):
         return self.max_completion_tokens
 
     @property
-    def drawn_by(self) -> str | None:
-        return self.generation
-
-    @property
     def examples_per_update(self) -> int:
         return self.prompts_per_step * self.num_generations // self.num_minibatches
 

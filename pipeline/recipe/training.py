@@ -92,21 +92,6 @@ class Distribution(Section):
         return self
 
 
-class RecordedTools(Section):
-    """Results that the traces recorded stand in for the tools of GRPO's completions: no tool is run."""
-
-    on_miss: Literal["error", "end"] = "error"
-    """What happens at a call that its conversation has no recorded result of: the policy is given `error` and goes on,
-    or the episode ends with the call, which is then its answer."""
-    error: ClassVar[str] = "No result is recorded for this call."
-    """What the tool says of such a call."""
-    max_calls: PositiveInt = 4
-    """Turns of one episode whose calls get a result; a later one ends it."""
-    max_tokens: PositiveInt = 1024
-    """Length limit of an episode, calls and results included. A turn for which it leaves fewer than
-    `grpo.max_completion_tokens` is not begun: such an episode has not ended."""
-
-
 class TrainingSettings(Section):
     """Everything of the section but the methods' own settings: what a plan has in addition to its method."""
 
@@ -124,9 +109,6 @@ class TrainingSettings(Section):
     """Limits beyond which the training is held or stopped."""
     checkpoints: Annotated[Checkpoints, Operational] = Checkpoints()
     """When the training is saved and what is kept."""
-    tools: RecordedTools | None = None
-    """Recorded results for the calls of GRPO's completions; null: a call ends a completion, which is judged as it is.
-    Under TRL, with `grpo.generation: transformers`."""
     seed: Annotated[int, Length] = 1
     """Seed of the adapter's first weights, the order of the rows and the sampling of completions."""
     threads: PositiveInt = 1

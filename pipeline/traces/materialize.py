@@ -1,7 +1,7 @@
 """The stage: makes the days whose parts, rules or erased users changed, then the watermark and the dataset that an
 iteration starts from. With nothing new no file is read."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 
@@ -10,8 +10,7 @@ import pyarrow as pa
 from pipeline.core import layout
 from pipeline.core.iteration import identify
 from pipeline.core.storage import DatasetRef, Store, digest_json
-from pipeline.traces.arrow import pc
-from pipeline.traces.context import IterationContext, StageContext
+from pipeline.traces.context import StageContext
 from pipeline.traces.days import kept_from, make_days, rules_digest
 from pipeline.traces.engine import open_engine
 from pipeline.traces.erased import shared_lock
@@ -19,7 +18,6 @@ from pipeline.traces.floor import refuse_below_floor
 from pipeline.traces.lake import Lake, LakeConfig, open_lake
 from pipeline.traces.pii.recogniser import recogniser
 from pipeline.traces.reading import Reading, staging
-from pipeline.traces.recorded_calls import Call, results_by_prompt
 from pipeline.traces.records import UNKNOWN_DAY, DayReport, GovernedTraces, Scope, Window
 from pipeline.traces.scope import CountedDay, Producer, count, identity, scope_of, where
 from pipeline.traces.sources.open import open_source
@@ -111,19 +109,6 @@ def read(store: Store, lake_config: LakeConfig, dataset: DatasetRef, columns: Se
         rows = lake.read(window.days, window.snapshot, columns, where(window.scope))
     complete(dataset, rows.num_rows)
     return rows
-
-
-def recorded_results(
-    context: IterationContext, prompts: Collection[str], agreed: Collection[str]
-) -> dict[str, dict[Call, str]]:
-    """`results_by_prompt` of the traces that `agreed` now. Raises ValueError where the dataset is gone."""
-    traces = pa.array(sorted(set(agreed)), pa.string())
-    with open_lake(context.lake) as lake:
-        window = window_of(context.store, lake, context.iteration.dataset)
-        batches = lake.batches(window.days, window.snapshot, ("trace_id", "messages"), where(window.scope))
-        tables = (pa.table(batch) for batch in batches)
-        rows = (row for table in tables for row in table.filter(pc.is_in(table["trace_id"], traces)).to_pylist())
-        return results_by_prompt(((row["trace_id"], row["messages"]) for row in rows), prompts)
 
 
 def _stale(store: Store, lake: Lake, known: Watermark, rules: str) -> set[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jinja2 import TemplateError
 
-from pipeline.core.chat_template import TURNS, folder_template, support_of
+from pipeline.core.chat_template import folder_template
 from pipeline.core.locations import bucket_fault, is_bucket
 from pipeline.core.model_files import faults, weight_files
 from pipeline.core.storage import shown_path
@@ -46,12 +46,6 @@ def _template_faults(recipe: Recipe) -> list[str]:
     except (TemplateError, ValueError, TypeError, KeyError) as error:
         why = " ".join(str(error).split())[:200]
         return [f"base_model.uri: the chat template does not render ({why}). Save the tokenizer with one that does."]
-    left_out = sorted(support_of(template).left_out - {TURNS})
-    if left_out and recipe.training.tools is not None and recipe.selection.tools == "train":
-        return [
-            f"base_model.uri: the chat template of {folder} leaves out {', '.join(left_out)}, and training.tools "
-            "replays them. Save the tokenizer with a template that renders tools, or set training.tools to null."
-        ]
     return []
 
 

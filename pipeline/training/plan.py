@@ -14,7 +14,7 @@ from pipeline.selection.preferences import PreferenceDataset
 from pipeline.traces.context import IterationContext
 from pipeline.traces.erased import shared_lock
 from pipeline.training.checkpoints.mirror import place_of, remember
-from pipeline.training.schedule import Metadata, Recorded, checkable, held_out_rows, schedule
+from pipeline.training.schedule import Metadata, checkable, held_out_rows, schedule
 from pipeline.training.scoring import FreshScorers, scorers_of
 
 
@@ -94,15 +94,13 @@ def plan_training(
     expected: Mapping[MethodName, MethodCost],
     governed: Callable[[], Collection[tuple[str, str]]],
     metadata: Metadata = lambda trace_ids: {},
-    recorded: Recorded = lambda prompts, agreed: {},
 ) -> TrainingPlan:
     """Decide the method and publish the plan with exactly the rows that the training will consume, in their order.
 
     `expected`: by method, what it would cost; for the record, not for the decision. `governed`: (trace_id,
     observation_id) of the rows that may be trained on now: the plan may be made much later than the dataset.
-    `metadata`: of the traces behind its prompts, for the user's own reward function. `recorded`: what tools returned
-    in the traces, for `training.tools`. Raises ValueError when no row has consent any more, for a limit on KL that
-    nothing would measure, and for tools that cannot be replayed.
+    `metadata`: of the traces behind its prompts, for the user's own reward function. Raises ValueError when no row has
+    consent any more, and for a limit on KL that nothing would measure.
     """
     store, iteration, recipe = context.store, context.iteration, context.recipe
     training, rewards, compute = recipe.training, recipe.rewards, recipe.compute
@@ -113,7 +111,7 @@ def plan_training(
         if decision.method != "none":
             method = training.method(decision.method)
             agreed = frozenset(trace for trace, _ in governed())
-            data, dropped = schedule(context, dataset, method, agreed, metadata, recorded)
+            data, dropped = schedule(context, dataset, method, agreed, metadata)
             on_scores = method.group_size is not None and not dataset.evidence.frontier_prompts
             scorers = scorers_of(context, on_scores)
             held_out = held_out_rows(context, dataset, method, agreed, metadata, on_scores)
@@ -164,16 +162,7 @@ def _answer_kl_stop(method: AnyMethod, on_scores: bool) -> float | None:
 
 
 def _refuse(method: AnyMethod, training: Training, held_out: DatasetRef | None, on_scores: bool) -> None:
-    """Raise ValueError for results that are to be replayed to completions that another engine draws, and for a limit
-    on the KL of answers that no validation would measure."""
-    if training.tools is not None and method.drawn_by is not None:
-        if training.engine != "trl":
-            raise ValueError("training.tools is replayed by TRL alone: set training.engine trl, or tools to null.")
-        if method.drawn_by != "transformers":
-            raise ValueError(
-                f"training.tools is replayed to completions that transformers draws: set training.{method.kind}."
-                f"generation to transformers, which is {method.drawn_by}, or training.tools to null."
-            )
+    """Raise ValueError for a limit on the KL of answers that no validation would measure."""
     if (limit := _answer_kl_stop(method, on_scores)) is None:
         return
     lacks = ""

@@ -14,7 +14,6 @@ from pipeline.rewards.custom import CustomScorer, CustomTask
 from pipeline.rewards.records import COMPONENTS, DOES_NOT_APPLY, Finding
 from pipeline.rewards.rules import measure
 from pipeline.rewards.verifiers import Grader, VerifierTask
-from pipeline.training.schedule import metadata_behind
 from pipeline.training.scorers import FreshAnswer, FreshScores
 from pipeline.training.texts import completion_statistics
 
@@ -53,12 +52,10 @@ class RewardFunction:
         completions: Sequence[str],
         rows: Sequence[Mapping[str, Any]],
         ids: Sequence[Sequence[int]] = (),
-        turns: Sequence[Sequence[Mapping[str, Any]]] = (),
     ) -> list[float | None]:
-        """Of one completion for each row of the plan, with its token ids; None where the check could not tell. `turns`:
-        between each prompt and its completion, as tools' calls and results."""
+        """Of one completion for each row of the plan, with its token ids; None where the check could not tell."""
         references, kinds, prompts = ([row[name] for row in rows] for name in ("reference", "verifier", "prompt"))
-        fresh = self._answers(completions, references, kinds, _continued(prompts, turns), ids)
+        fresh = self._answers(completions, references, kinds, prompts, ids)
         return [reward.final_reward for reward in self.score(fresh)]
 
     def score(self, completions: Sequence[FreshAnswer]) -> list[Reward]:
@@ -79,7 +76,7 @@ class RewardFunction:
         others = [dict[str, Finding]() for _ in checks]
         if self._custom is not None:
             tasks = [
-                CustomTask(each.prompt, check.completion, check.reference, metadata_behind(each.prompt, self._metadata))
+                CustomTask(each.prompt, check.completion, check.reference, self._metadata.get(each.prompt, "{}"))
                 for each, check in checks.items()
             ]
             others = [{"custom": score.finding} for score in self._custom(tasks)]
@@ -107,31 +104,21 @@ class RewardFunction:
         ]
 
     def __call__(self, completions: Sequence[Messages], **batch: Any) -> list[float | None]:
-        """`batch`: the columns of its rows, and with `turns` and `text`, of completions that are episodes, the turns
-        before the last answer, and that answer."""
-        prompts, turns = batch.get("prompts") or (), batch.get("turns") or ()
-        texts = list(batch.get("text") or ()) or [messages[-1]["content"] for messages in completions]
+        """`batch`: the columns of its rows."""
+        prompts = batch.get("prompts") or ()
+        texts = [messages[-1]["content"] for messages in completions]
         if prompts:
             texts = [in_one_form(drawn, prompt) for drawn, prompt in zip(texts, prompts, strict=True)]
-        columns = batch["reference"], batch["verifier"], _continued(prompts, turns), batch.get("completion_ids") or ()
+        columns = batch["reference"], batch["verifier"], prompts, batch.get("completion_ids") or ()
         rewards = self.score(self._answers(texts, *columns))
         self._known = {}
         if (log_metric := batch.get("log_metric")) is not None:
             asked = [str(prompt) for prompt in prompts] or [""] * len(texts)
             statistics = {**reward_statistics(rewards), **completion_statistics(texts, asked)}
-            if turns:
-                statistics["tools/call_turns"] = fmean(len([t for t in more if t["role"] != "tool"]) for more in turns)
             for name, value in statistics.items():
                 log_metric(name, value)
         self.last = [reward.final_reward for reward in rewards]
         return self.last
-
-
-def _continued(prompts: Sequence[Messages], turns: Sequence[Sequence[Mapping[str, Any]]]) -> list[Messages]:
-    """The conversations that completions answer: each prompt and the turns after it."""
-    if not turns:
-        return list(prompts)
-    return [[*prompt, *map(dict, more)] for prompt, more in zip(prompts, turns, strict=True)]
 
 
 def reward_statistics(rewards: Sequence[Reward]) -> dict[str, float]:

@@ -1,7 +1,6 @@
 """The rows of a training, in the order of its steps. Several passes over the data are rows of one epoch, for TRL's
 RepeatSampler restarts at its first epoch when a training resumes."""
 
-import json
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -16,18 +15,12 @@ from pipeline.recipe.methods import Method
 from pipeline.selection.preferences import PreferenceDataset
 from pipeline.selection.tables import PAIRS, PROMPTS, THUMBS, WINNERS, table_of
 from pipeline.traces.context import IterationContext
-from pipeline.traces.recorded_calls import Call, conversation_key
 
 Row = dict[str, Any]
 Metadata = Callable[[Collection[str]], Mapping[tuple[str, str], str]]
 """Of traces, by trace and prompt (chat messages as JSON); read only where the recipe's own function is to see it."""
 METADATA = "metadata"
 """A column added to those of PROMPTS, where a row has any: JSON objects."""
-Recorded = Callable[[Collection[str], Collection[str]], Mapping[str, Mapping[Call, str]]]
-"""Results that tools returned, by prompt (`conversation_key`) and call: of these prompts, from these traces; read only
-where the recipe replays them."""
-RECORDED = "recorded"
-"""A column added to those of PROMPTS, where a row has any: JSON lists of name, arguments and result."""
 SCHEMAS = {"prompts": PROMPTS, "pairs": PAIRS, "thumbs": THUMBS, "winners": WINNERS}
 
 
@@ -37,11 +30,10 @@ def schedule(
     method: Method,
     agreed: Collection[str],
     metadata: Metadata,
-    recorded: Recorded,
 ) -> tuple[DatasetRef, int]:
     """Write the rows of every step in order; returns them, and how many were left out for want of consent. `agreed`:
-    ids of the traces that may be trained on now; `metadata`: of those behind prompts; `recorded`: by tools, for a
-    method that draws completions. Raises ValueError when no row is left, none that teaches, or nothing is recorded."""
+    ids of the traces that may be trained on now; `metadata`: of those behind prompts. Raises ValueError when no row is
+    left, or none that teaches."""
     source, schema = getattr(dataset, method.table), SCHEMAS[method.table]
     wanted = method.scheduled_rows
     rows = _usable(source, agreed)
@@ -53,8 +45,6 @@ def schedule(
     dropped = source.rows - len(rows)
     dice = random.Random(context.recipe.training.seed)
     rows = _with_metadata(context, list(method.usable(rows)), agreed, metadata)
-    if context.recipe.training.tools is not None and method.group_size is not None:
-        rows = _with_recorded(rows, agreed, recorded)
     dice.shuffle(rows)
     order: list[Row] = []
     while len(order) < wanted:
@@ -100,16 +90,6 @@ def metadata_by_prompt(*tables: DatasetRef | None) -> dict[str, str]:
     return by_prompt
 
 
-def metadata_behind(prompt: str, metadata: Mapping[str, str]) -> str:
-    """The metadata of the prompt (chat messages as JSON), or of the longest one that it begins with: the turns of an
-    episode follow its row's prompt."""
-    if not metadata or prompt in metadata:
-        return metadata.get(prompt, "{}")
-    messages = json.loads(prompt)
-    begun = (to_prompt(messages[:end]) for end in range(len(messages) - 1, 0, -1))
-    return next((metadata[each] for each in begun if each in metadata), "{}")
-
-
 def checkable(held_out: DatasetRef) -> bool:
     """Whether any of the prompts has a reference."""
     references = pq.read_table(held_out.uri, columns=["reference"])["reference"]
@@ -133,37 +113,12 @@ def _with_metadata(
     return [{**row, METADATA: text} for row, text in zip(rows, own, strict=True)]
 
 
-def recorded_by_prompt(table: DatasetRef) -> dict[str, dict[Call, str]]:
-    """The recorded results of scheduled rows, by prompt (`conversation_key`); empty where they have none."""
-    if RECORDED not in pq.read_schema(table.uri).names:
-        return {}
-    rows = pq.read_table(table.uri, columns=["prompt", RECORDED]).to_pylist()
-    listed = {conversation_key(row["prompt"]): json.loads(row[RECORDED]) for row in rows}
-    return {key: {Call(name, asked): text for name, asked, text in each} for key, each in listed.items()}
-
-
-def _with_recorded(rows: list[Row], agreed: Collection[str], recorded: Recorded) -> list[Row]:
-    """Rows of prompts with what tools returned in the conversations that began so."""
-    keys = [conversation_key(row["prompt"]) for row in rows]
-    held = recorded(set(keys), agreed)
-    if not held:
-        raise ValueError(
-            f"training.tools replays what tools returned in the traces, and for none of the {len(rows)} prompts has a "
-            "conversation with a result: a message of role tool after the call. Set training.tools to null, or log the "
-            "calls that follow a prompt, with their results, in the source of the traces."
-        )
-    results = [[[*call, text] for call, text in sorted(held.get(key, {}).items())] for key in keys]
-    return [{**row, RECORDED: json.dumps(each, ensure_ascii=False)} for row, each in zip(rows, results, strict=True)]
-
-
 def _write(store: Store, name: str, rows: Sequence[Row], schema: pa.Schema) -> DatasetRef:
     path = store.path(name)
     path.parent.mkdir(parents=True, exist_ok=True)
     staged = path.with_suffix(".staged")
     if any(row.get(METADATA, "{}") != "{}" for row in rows):
         schema = schema.append(pa.field(METADATA, pa.string()))
-    if rows and RECORDED in rows[0]:
-        schema = schema.append(pa.field(RECORDED, pa.string()))
     pq.write_table(table_of(rows, schema), staged)
     staged.replace(path)
     return DatasetRef(uri=str(path), rows=len(rows), digest=digest_file(path))

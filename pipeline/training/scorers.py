@@ -19,7 +19,7 @@ from pipeline.rewards.records import Finding
 from pipeline.rewards.verifiers import VerifierTask
 from pipeline.training.journal import emit
 from pipeline.training.plan import TrainingPlan
-from pipeline.training.schedule import metadata_behind, metadata_by_prompt
+from pipeline.training.schedule import metadata_by_prompt
 
 SCORING_BATCH = 32
 """Completions that the reward model reads at once."""
@@ -101,7 +101,7 @@ def _custom(plan: TrainingPlan, folder: Path, stack: ExitStack) -> Scorer:
     metadata = metadata_by_prompt(plan.data, plan.held_out)
 
     def score(answers: Sequence[FreshAnswer]) -> list[Finding]:
-        tasks = [CustomTask(each.prompt, each.text, None, metadata_behind(each.prompt, metadata)) for each in answers]
+        tasks = [CustomTask(each.prompt, each.text, None, metadata.get(each.prompt, "{}")) for each in answers]
         return [each.finding for each in custom(tasks)]
 
     return score

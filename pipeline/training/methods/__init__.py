@@ -37,8 +37,7 @@ class GRPOBuilder(MethodTrainer):
     def build(self, **kwargs: Any) -> Trainer:
         from pipeline.training.methods.trl_trainers import GroupTrainer
 
-        rewards, rollout = self.reward, self.rollout()
-        return GroupTrainer(**kwargs, reward_funcs=rewards, rollout_func=rollout, settings=self.method, builder=self)
+        return GroupTrainer(**kwargs, reward_funcs=self.reward, settings=self.method, builder=self)
 
     def token_counter(self, trainer: Any) -> TokenCounter:
         """What the GroupTrainer counted on this rank, over all ranks: they do the same number of completions each."""

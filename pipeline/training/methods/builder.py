@@ -18,8 +18,6 @@ from pipeline.serving.loaded import stop_ids, use_stop_ids_only
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.rates import Clock, TokenCounter, Tokens
 from pipeline.training.reward_function import RewardFunction
-from pipeline.training.schedule import recorded_by_prompt
-from pipeline.training.tool_replay import ToolReplay
 
 
 class MethodTrainer:
@@ -159,15 +157,6 @@ class MethodTrainer:
         """Tokens that end an answer of the base model."""
         return list(stop_ids(self.plan.base.uri, load_tokenizer(self.plan)))
 
-    def rollout(self) -> ToolReplay | None:
-        """TRL's `rollout_func` for completions that call tools; None: TRL's own generation. Raises ValueError where the
-        base model's chat template does not go with it."""
-        tools, tokens = self.plan.training.tools, self.plan.trained_by().completion_tokens
-        if tools is None or tokens is None:
-            return None
-        recorded = recorded_by_prompt(self._data)
-        return ToolReplay(tools, recorded, load_tokenizer(self.plan), self.stop_ids(), tokens)
-
     def check_prompts(self) -> None:
         """Raise ValueError when the chat template leaves out tools of a row, or when a prompt and its completion may be
         longer than the model's context."""
@@ -181,9 +170,8 @@ class MethodTrainer:
             for row in pq.read_table(self._data.uri, columns=names).to_pylist()
         ]
         refuse_unrendered(load_tokenizer(self.plan), self.plan.base.uri, conversations)
-        tokens, tools = self.plan.trained_by().completion_tokens, self.plan.training.tools
-        if tokens is not None:
-            self._check_context(self._data, max(tokens, tools.max_tokens if tools else 0))
+        if (tokens := self.plan.trained_by().completion_tokens) is not None:
+            self._check_context(self._data, tokens)
         if self.plan.held_out is not None:
             self._check_context(self.plan.held_out, self.plan.training.validation.max_completion_tokens)
 
@@ -197,9 +185,8 @@ class MethodTrainer:
         longest = max(len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"])
         if longest + completion_tokens > context:
             raise ValueError(
-                f"The longest prompt has {longest} tokens and max_completion_tokens (with tools: tools.max_tokens) is "
-                f"{completion_tokens}: together more than the model's context of {context}. Lower it or leave long "
-                "prompts out."
+                f"The longest prompt has {longest} tokens and max_completion_tokens is {completion_tokens}: together "
+                f"more than the model's context of {context}. Lower it or leave long prompts out."
             )
 
 

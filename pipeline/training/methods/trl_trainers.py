@@ -123,8 +123,8 @@ class GroupTrainer(GRPOTrainer):
         drawn: Any = super()._generate([row["prompt"] for row in rows])
         prompt_ids, completion_ids, masks, completions, logprobs, more, *_ = drawn
         with self._clock.span("reward"):
-            texts = more.get("text") or [messages[-1]["content"] for messages in completions]
-            rewards = self._reward.rewards(texts, rows, completion_ids, more.get("turns", ()))
+            texts = [messages[-1]["content"] for messages in completions]
+            rewards = self._reward.rewards(texts, rows, completion_ids)
         columns, groups = (prompt_ids, completion_ids, masks, completions, logprobs), list[Group]()
         for at in range(0, len(rows), self._size):
             part = slice(at, at + self._size)

@@ -136,7 +136,6 @@ def refuse(plan: TrainingPlan) -> None:
         ),
         f"validation.scorer {validation.scorer!r}: it asks no second scorer. Unset it.": validation.scorer is not None,
         "grpo.kl_stop: it measures no KL of held-out answers. Set null.": plan.answer_kl_stop is not None,
-        "tools: it replays no recorded results. Set null.": training.tools is not None,
         f"grpo.num_iterations {grpo.num_iterations}: each batch is used once. Set 1.": grpo.num_iterations != 1,
         f"grpo.loss_type {grpo.loss_type!r}: set one of {', '.join(LOSSES)}.": grpo.loss_type not in LOSSES,
         "grpo.scale_rewards 'batch': set group or none.": grpo.scale_rewards == "batch",

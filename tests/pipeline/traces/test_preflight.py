@@ -9,7 +9,6 @@ import boto3
 import pytest
 
 from pipeline.demo import MODEL_DIR
-from pipeline.demo.desk import MODEL_DIR as DESK_DIR
 from pipeline.recipe import Recipe, load
 from pipeline.recipe.traces import ExportSource, PostgresTableSource, SourceSection
 from pipeline.traces.preflight import data_root_faults, preflight, source_faults
@@ -60,14 +59,6 @@ def test_a_template_that_renders_nothing_is_a_fault(tmp_path: Path) -> None:
     chat_template.unlink()
     (fault,) = preflight(recipe(tmp_path, f"base_model.uri='{folder}'"), None, "")
     assert fault.startswith("base_model.uri: the chat template does not render (there is none). Save")
-
-
-def test_replayed_tools_need_a_template_that_has_them(tmp_path: Path) -> None:
-    replayed = ["training.tools={}"]
-    (fault,) = preflight(recipe(tmp_path, *replayed), None, "")
-    assert "leaves out calls of tools, the definitions of tools, and training.tools replays them" in fault
-    assert preflight(recipe(tmp_path, *replayed, f"base_model.uri='{DESK_DIR}'"), None, "") == []
-    assert preflight(recipe(tmp_path, *replayed, "selection.tools=leave_out"), None, "") == []
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ OTHER: dict[str, dict[str, Any]] = {
     },
     "distribution": {"strategy": "zero3", "cpu_offload": True},
     "training": {
-        "engine": "trl", "tools": {},
+        "engine": "trl",
         "seed": 7, "threads": 2, "timeout_s": 1.0, "grace_s": 5.0,
         "sentinel": {"kl_stop": 3.0}, "lora": None,
     },
