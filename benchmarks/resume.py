@@ -26,12 +26,10 @@ OFF_POLICY = GRPO(
     steps=12,
     prompts_per_step=4,
     num_generations=4,
-    num_minibatches=2,
-    num_iterations=2,
+    num_minibatches=4,
     max_completion_tokens=32,
     learning_rate=1e-3,
     beta=0.05,
-    dynamic_sampling=3,
     trainer_args={"per_device_train_batch_size": 4},
 )
 PAIRS = DPO(steps=12, batch_size=16, learning_rate=3e-4, beta=0.3, trainer_args={"per_device_train_batch_size": 8})

@@ -48,7 +48,7 @@ STEPS: dict[MethodName, tuple[str, ...]] = {
     ),
     "dpo": (
         "training.dpo.steps=48", "training.dpo.batch_size=16", "training.dpo.learning_rate=5.0e-4",
-        "training.dpo.loss_weights=[1.0, 1.0]", "training.dpo.kl_stop=5.0",
+        "training.dpo.trainer_args={loss_weights: [1.0, 1.0]}", "training.dpo.kl_stop=5.0",
     ),
 }  # fmt: skip
 """Beside what the desk's recipe says."""

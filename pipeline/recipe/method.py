@@ -23,7 +23,7 @@ GENERATION_UTILISATION = 0.1
 """Utilisation of a device while it generates, as a share of that while it trains."""
 
 DECIDED = frozenset([
-    "output_dir", "seed", "data_seed", "num_train_epochs", "max_steps", "learning_rate", "beta", "loss_type",
+    "output_dir", "seed", "data_seed", "num_train_epochs", "max_steps", "learning_rate", "beta",
     "gradient_accumulation_steps", "save_strategy", "save_steps", "save_total_limit", "save_only_model",
     "load_best_model_at_end", "logging_strategy", "logging_steps", "logging_nan_inf_filter", "report_to",
     "eval_strategy", "eval_steps", "fsdp", "fsdp_config", "deepspeed", "ddp_backend", "enable_jit_checkpoint",

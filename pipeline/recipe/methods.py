@@ -30,7 +30,7 @@ class GRPO(Method):
     columns = ("prompt", "reference", "verifier")
     decided = frozenset([
         "num_generations", "num_iterations", "steps_per_generation", "generation_batch_size", "max_completion_length",
-        "temperature", "epsilon", "scale_rewards", "use_vllm", "vllm_mode", "shuffle_dataset",
+        "temperature", "loss_type", "use_vllm", "vllm_mode", "shuffle_dataset",
     ])  # fmt: skip
 
     kind: SkipJsonSchema[Literal["grpo"]] = "grpo"
@@ -41,8 +41,6 @@ class GRPO(Method):
     """Completions of each prompt: the group that advantages are relative to."""
     num_minibatches: PositiveInt = 1
     """Optimizer steps that a batch of generation is split into."""
-    num_iterations: PositiveInt = 1
-    """Passes over each batch of generation; above 1 the later ones are off-policy and the clip matters."""
     max_completion_tokens: PositiveInt = 512
     """Length limit of a completion that is drawn for training."""
     learning_rate: Annotated[PositiveFloat, Length] = 1e-5
@@ -52,19 +50,9 @@ class GRPO(Method):
     """Sampling temperature of these completions."""
     beta: float = Field(default=0.0, ge=0)
     """Weight of the KL penalty (k3) to the reference model; 0 loads no reference."""
-    epsilon: PositiveFloat = 0.2
-    """The policy ratio is clipped below 1 - epsilon and above 1 + epsilon. For DAPO's clip-higher (arXiv 2503.14476):
-    `trainer_args: {epsilon_high: 0.28}`, under NeMo RL `loss_fn.ratio_clip_max`."""
     loss_type: Literal["dapo", "grpo", "bnpo", "dr_grpo"] = "dapo"
     """How token losses are averaged: over all tokens of the step (dapo), within each completion first (grpo), over the
     tokens of a micro-batch (bnpo), or over a constant (dr_grpo, arXiv 2503.20783)."""
-    scale_rewards: Literal["group", "batch", "none"] = "group"
-    """Advantages are divided by the standard deviation of the rewards of their group, of the batch, or by nothing."""
-    baseline: Literal["mean", "leave_one_out"] = "mean"
-    """What a reward is compared with: its group's mean, or the mean of the others (RLOO, arXiv 2402.14740)."""
-    dynamic_sampling: Annotated[int, Field(ge=2)] | None = None
-    """Groups all right or all wrong carry no gradient: other prompts are drawn in their place (arXiv 2503.14476), in so
-    many rounds for one step at most, the first included. null: they stay in the batch."""
     generation: Literal["transformers", "vllm_colocate", "vllm_server"] = "transformers"
     """Who draws completions. vLLM needs a GPU; its own settings go through trainer_args."""
     kl_stop: Annotated[PositiveFloat | None, Observer] = 4.0
@@ -74,7 +62,7 @@ class GRPO(Method):
     @property
     def updates_per_batch(self) -> int:
         """Optimizer steps that one batch of generation serves. Between its ends there is no state to resume from."""
-        return self.num_minibatches * self.num_iterations
+        return self.num_minibatches
 
     @property
     def batches(self) -> int:
@@ -88,10 +76,10 @@ class GRPO(Method):
                 f"{self.prompts_per_step} prompts x {self.num_generations} completions do not split into "
                 f"num_minibatches {self.num_minibatches}: choose a divisor."
             )
-        if self.steps % self.updates_per_batch:
+        if self.steps % self.num_minibatches:
             raise ValueError(
-                f"steps {self.steps} is no multiple of num_minibatches x num_iterations = {self.updates_per_batch}: "
-                "the last batch of generation would be thrown away half used. Round it."
+                f"steps {self.steps} is no multiple of num_minibatches {self.num_minibatches}: the last batch of "
+                "generation would be thrown away half used. Round it."
             )
         return self
 
@@ -125,13 +113,12 @@ class GRPO(Method):
         samples = self.scheduled_rows * self.num_generations
         generated = samples * min(completion_tokens, self.max_completion_tokens)
         drawn, scored = generated + samples * prompt_tokens, 4 if self.beta else 2
-        trained = drawn * self.num_iterations
         return TrainingWork(
             samples=samples,
             rows=self.scheduled_rows,
             generated=generated,
-            trained=trained,
-            flops_per_parameter=2 * generated / GENERATION_UTILISATION + scored * drawn + 6 * trained,
+            trained=drawn,
+            flops_per_parameter=2 * generated / GENERATION_UTILISATION + (scored + 6) * drawn,
         )
 
 
@@ -140,14 +127,13 @@ class TableMethod(Method):
 
     sides: ClassVar[int] = 1
     """Sequences of a row."""
+    passes: ClassVar[int] = 0
+    """Forward passes without a gradient over each token that is trained."""
 
     batch_size: PositiveInt
     """Rows in a step."""
-
-    @property
-    def passes(self) -> int:
-        """Forward passes without a gradient over each token that is trained."""
-        return 0
+    max_tokens: PositiveInt | None = None
+    """Prompt and answer together. A longer answer loses its end; SFT refuses the row. null: the model's context."""
 
     @property
     def examples_per_update(self) -> int:
@@ -165,15 +151,9 @@ class TableMethod(Method):
         return TrainingWork(samples=rows, rows=rows, generated=0.0, trained=trained, flops_per_parameter=flops)
 
 
-PreferenceLoss = Literal[
-    "sigmoid", "sft", "hinge", "ipo", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot", "aot_unpaired",
-    "apo_zero", "apo_down", "discopop", "sigmoid_norm",
-]  # fmt: skip
-"""TRL's names."""
-
-
 class DPO(TableMethod):
-    """Direct Preference Optimization (arXiv 2305.18290), as TRL's DPOTrainer runs it."""
+    """Direct Preference Optimization (arXiv 2305.18290), as TRL's DPOTrainer runs it, with an SFT term that keeps the
+    chosen likelihood from falling together with the rejected one; `trainer_args` may name another `loss_type`."""
 
     title = "DPO"
     needs = ("coverage", "pairs", "noise")
@@ -182,8 +162,8 @@ class DPO(TableMethod):
     material_name = "preference pairs"
     table = "pairs"
     columns = ("prompt", "chosen", "rejected")
-    decided = frozenset(["loss_weights", "max_length", "train_sampling_strategy"])
-    sides = 2
+    decided = frozenset(["max_length", "train_sampling_strategy"])
+    sides, passes = 2, 1
 
     kind: SkipJsonSchema[Literal["dpo"]] = "dpo"
     """Names the method in a plan."""
@@ -193,23 +173,6 @@ class DPO(TableMethod):
     """At the first step; it falls linearly to 0. Seed 002, for all weights; an adapter takes more."""
     beta: PositiveFloat = 0.1
     """Weight of the distance to the reference model (seed 002); a lower one moves further from it."""
-    loss_type: tuple[PreferenceLoss, ...] = ("sigmoid", "sft")
-    """The sft term keeps the chosen likelihood from falling together with the rejected one."""
-    loss_weights: tuple[float, ...] = (1.0, 0.3)
-    """Weight of each of `loss_type`, in the same order."""
-    max_tokens: PositiveInt | None = None
-    """Prompt and completion together; the end of a longer side of a pair is cut. null: the model's context."""
-
-    @model_validator(mode="after")
-    def _weighted(self) -> DPO:
-        if len(self.loss_type) != len(self.loss_weights):
-            raise ValueError(f"{len(self.loss_type)} loss_type but {len(self.loss_weights)} loss_weights: pair them.")
-        return self
-
-    @property
-    def passes(self) -> int:
-        """The reference's."""
-        return 1
 
 
 class SFT(TableMethod):
@@ -235,10 +198,6 @@ class SFT(TableMethod):
     """Answers in a step."""
     learning_rate: Annotated[PositiveFloat, Length] = 2e-5
     """At the first step; it falls linearly to 0. TRL's, for all weights; an adapter takes ten times as much."""
-    loss_type: Literal["nll", "dft"] = "nll"
-    """TRL's names: the negative log-likelihood, or weighted by the answer's own probability (arXiv 2508.05629)."""
-    max_tokens: PositiveInt | None = None
-    """Prompt and answer together; a longer row is refused, for its end would be cut off. null: the model's context."""
 
 
 class KTO(TableMethod):
@@ -255,6 +214,7 @@ class KTO(TableMethod):
         "precompute_ref_log_probs",  # its cache lies outside the data root
         "sync_ref_model",  # the reference's weights are in no checkpoint
     ])  # fmt: skip
+    passes = 3  # the reference's, and those of swapped answers under policy and reference
 
     kind: SkipJsonSchema[Literal["kto"]] = "kto"
     """Names the method in a plan."""
@@ -267,16 +227,12 @@ class KTO(TableMethod):
     embedded models, take more. From 2e-4 on it drifts."""
     beta: PositiveFloat = 0.1
     """Weight of the distance to the reference model (the paper's); a lower one moves further from it."""
-    loss_type: Literal["kto", "apo_zero_unpaired"] = "kto"
-    """TRL's names; apo_zero_unpaired (arXiv 2408.06266) leaves the KL estimate of a batch out."""
     max_class_weight: ClassVar[float] = 10.0
     """Most that a thumb of the rarer kind weighs against one of the other; up to it both kinds weigh the same in all
     (the paper's equation 8)."""
     kl_stop: Annotated[PositiveFloat | None, Observer] = 5.0
     """KL to the base model in nats an answer, on held-out prompts, above which the training is stopped; null: no limit.
     Measured on answers of about 15 tokens: longer ones may take more. It needs training.validation."""
-    max_tokens: PositiveInt | None = None
-    """Prompt and answer together; the end of a longer answer is cut. null: the model's context."""
 
     def usable(self, rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
         """All of them. Raises ValueError where they are of one kind: nothing says then what to prefer."""
@@ -296,11 +252,6 @@ class KTO(TableMethod):
         ratio = min(max(down / up, 1 / self.max_class_weight), self.max_class_weight)  # of an up's weight to a down's
         scale = len(labels) / (up * ratio + down)
         return ratio * scale, scale
-
-    @property
-    def passes(self) -> int:
-        """The reference's, and those of swapped answers under policy and reference."""
-        return 3 if self.loss_type == "kto" else 1
 
 
 MethodName = Literal["grpo", "dpo", "sft", "kto"]

@@ -2,7 +2,7 @@
 could not speak of, has no reward: None leaves it out of its group."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -43,33 +43,41 @@ class RewardFunction:
         self._settings, self._check, self._custom = settings, check, custom
         self._metadata = metadata or {}
         self._scores, self._stops = scores, frozenset(stops)
-        self._known: dict[FreshAnswer, Reward] = {}
-        self.last: list[float | None] = []
-        """The rewards of the last batch that TRL asked for."""
 
-    def rewards(
+    def __call__(
         self,
-        completions: Sequence[str],
-        rows: Sequence[Mapping[str, Any]],
-        ids: Sequence[Sequence[int]] = (),
+        prompts: Sequence[Messages],
+        completions: Sequence[Messages],
+        completion_ids: Sequence[Sequence[int]],
+        reference: Sequence[str | None],
+        verifier: Sequence[VerifierKind | None],
+        log_metric: Callable[[str, float], None],
+        **_: Any,
     ) -> list[float | None]:
-        """Of one completion for each row of the plan, with its token ids; None where the check could not tell."""
-        references, kinds, prompts = ([row[name] for row in rows] for name in ("reference", "verifier", "prompt"))
-        fresh = self._answers(completions, references, kinds, prompts, ids)
-        return [reward.final_reward for reward in self.score(fresh)]
+        texts = [in_one_form(drawn[-1]["content"], asked) for drawn, asked in zip(completions, prompts, strict=True)]
+        answers: list[FreshAnswer] = []
+        for asked, text, ids, gold, kind in zip(prompts, texts, completion_ids, reference, verifier, strict=True):
+            if gold is not None and kind is not None:
+                answers.append(FreshAnswer(to_prompt(asked), text, True, VerifierTask(text, gold, kind)))
+            else:
+                answers.append(FreshAnswer(to_prompt(asked), text, bool(ids) and ids[-1] in self._stops))
+        rewards = self._score(answers)
+        statistics = {**reward_statistics(rewards), **completion_statistics(texts, [str(asked) for asked in prompts])}
+        for name, value in statistics.items():
+            log_metric(name, value)
+        return [reward.final_reward for reward in rewards]
 
-    def score(self, completions: Sequence[FreshAnswer]) -> list[Reward]:
-        """Rewards of completions, remembered until the next batch: dynamic sampling looks before TRL does."""
-        new = [fresh for fresh in dict.fromkeys(completions) if fresh not in self._known]
-        if checks := {each: each.check for each in new if each.check is not None}:
-            self._known |= self._checked(checks)
-        self._known |= {each: UNENDED_REWARD for each in new if each.check is None and not each.ended}
-        if ended := [each for each in new if each.check is None and each.ended]:
+    def _score(self, completions: Sequence[FreshAnswer]) -> list[Reward]:
+        """Rewards of completions; equal ones are asked about once."""
+        known = {each: UNENDED_REWARD for each in completions if each.check is None and not each.ended}
+        if checks := {each: each.check for each in completions if each.check is not None}:
+            known |= self._checked(checks)
+        if ended := list(dict.fromkeys(each for each in completions if each.check is None and each.ended)):
             assert self._scores is not None, "a plan of such rows names its scorers"
             for each, findings in zip(ended, self._scores.rewarding(ended), strict=True):
                 measured = measure(each.text, None, None, self._settings.rules)
-                self._known[each] = compose({**measured, **findings}, "fresh", self._settings, 1.0)
-        return [self._known[fresh] for fresh in completions]
+                known[each] = compose({**measured, **findings}, "fresh", self._settings, 1.0)
+        return [known[each] for each in completions]
 
     def _checked(self, checks: Mapping[FreshAnswer, VerifierTask]) -> dict[FreshAnswer, Reward]:
         """Of completions with a reference."""
@@ -85,40 +93,6 @@ class RewardFunction:
             fresh: score_fresh(check, grade, self._settings, findings)
             for (fresh, check), grade, findings in zip(checks.items(), grades, others, strict=True)
         }
-
-    def _answers(
-        self,
-        texts: Sequence[str],
-        references: Sequence[str | None],
-        verifiers: Sequence[VerifierKind | None],
-        prompts: Sequence[Messages],
-        ids: Sequence[Sequence[int]],
-    ) -> list[FreshAnswer]:
-        asked = [to_prompt(prompt) for prompt in prompts] or [""] * len(texts)
-        ends = [bool(each) and each[-1] in self._stops for each in ids] or [True] * len(texts)
-        return [
-            FreshAnswer(prompt, text, True, VerifierTask(text, reference, verifier))
-            if reference is not None and verifier is not None
-            else FreshAnswer(prompt, text, ended)
-            for text, reference, verifier, prompt, ended in zip(texts, references, verifiers, asked, ends, strict=True)
-        ]
-
-    def __call__(self, completions: Sequence[Messages], **batch: Any) -> list[float | None]:
-        """`batch`: the columns of its rows."""
-        prompts = batch.get("prompts") or ()
-        texts = [messages[-1]["content"] for messages in completions]
-        if prompts:
-            texts = [in_one_form(drawn, prompt) for drawn, prompt in zip(texts, prompts, strict=True)]
-        columns = batch["reference"], batch["verifier"], prompts, batch.get("completion_ids") or ()
-        rewards = self.score(self._answers(texts, *columns))
-        self._known = {}
-        if (log_metric := batch.get("log_metric")) is not None:
-            asked = [str(prompt) for prompt in prompts] or [""] * len(texts)
-            statistics = {**reward_statistics(rewards), **completion_statistics(texts, asked)}
-            for name, value in statistics.items():
-                log_metric(name, value)
-        self.last = [reward.final_reward for reward in rewards]
-        return self.last
 
 
 def reward_statistics(rewards: Sequence[Reward]) -> dict[str, float]:

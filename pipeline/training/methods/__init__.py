@@ -14,13 +14,14 @@ from pipeline.training.plan import TrainingPlan
 from pipeline.training.rates import TokenCounter, Tokens
 from pipeline.training.reward_function import RewardFunction
 
+DPO_LOSS = {"loss_type": ["sigmoid", "sft"], "loss_weights": [1.0, 0.3]}
+
 
 class GRPOBuilder(MethodTrainer):
     method: GRPO
 
     def own(self, batch: Mapping[str, int]) -> dict[str, Any]:
-        same = ("num_generations", "num_iterations", "temperature", "beta", "epsilon", "loss_type",
-                "scale_rewards")  # fmt: skip
+        same = ("num_generations", "temperature", "beta", "loss_type")
         engine = self.method.generation
         arguments = {name: getattr(self.method, name) for name in same} | {
             "max_completion_length": self.method.max_completion_tokens,
@@ -59,8 +60,7 @@ class DPOBuilder(MethodTrainer):
     def own(self, batch: Mapping[str, int]) -> dict[str, Any]:
         return {
             "beta": self.method.beta,
-            "loss_type": list(self.method.loss_type),
-            "loss_weights": list(self.method.loss_weights),
+            **{name: value for name, value in DPO_LOSS.items() if name not in self.method.trainer_args},
             "max_length": self.method.max_tokens or self.context(),
             "train_sampling_strategy": "sequential",
         }
@@ -73,7 +73,7 @@ class SFTBuilder(MethodTrainer):
 
     def own(self, batch: Mapping[str, int]) -> dict[str, Any]:
         # `dataset` refuses what does not fit
-        return {"loss_type": self.method.loss_type, "max_length": None, "train_sampling_strategy": "sequential"}
+        return {"max_length": None, "train_sampling_strategy": "sequential"}
 
     def dataset(self, tokenizer: Any, arguments: Any) -> Dataset:
         answers = tokenised(tokenizer, self.stop_ids(), self.rows(self.method.columns).to_list())
@@ -95,7 +95,6 @@ class KTOBuilder(MethodTrainer):
         up, down = self.method.class_weights(self.rows(("label",))["label"])
         return {
             "beta": self.method.beta,
-            "loss_type": self.method.loss_type,
             "desirable_weight": up,
             "undesirable_weight": down,
             "max_length": self.method.max_tokens or self.context(),

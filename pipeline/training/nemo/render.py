@@ -1,8 +1,7 @@
 """A GRPO plan as NeMo RL's configuration, by its example's `defaults`, and command lines. A setting is rendered,
 refused with its name, or named in `WITHOUT_EFFECT`; a key that the example sets for itself is set, if only to null.
 
-Departures: dynamic sampling ends the training when groups are still missing after the last round; leave-one-out scales
-by the deviation of the other rewards too; KL and advantages are clamped as the example says."""
+Departure: KL and advantages are clamped as the example says."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -24,6 +23,15 @@ FREE = ("data.train", "data.validation", "data.default")
 METRIC = "val:accuracy"
 MICRO_BATCH = 4
 """Sequences of a device's forward pass, where trainer_args say nothing: the example's."""
+TRLS = {
+    "grpo.max_num_epochs": 1,  # the rows are in the order of the steps; dynamic sampling wants more of them
+    "grpo.normalize_rewards": True,
+    "grpo.use_leave_one_out_baseline": False,
+    "grpo.use_dynamic_sampling": False,
+    "loss_fn.ratio_clip_min": 0.2,
+    "loss_fn.ratio_clip_max": 0.2,
+}
+"""TRL's own, where trainer_args say nothing else."""
 LOSSES = {"dapo": True, "grpo": False}
 """Our `loss_type` to NeMo RL's `token_level_loss`."""
 WITHOUT_EFFECT = {
@@ -64,8 +72,6 @@ def configuration(plan: TrainingPlan, folder: str, checkout: str, max_tokens: in
         "loss_fn": {
             "reference_policy_kl_penalty": grpo.beta,
             "reference_policy_kl_type": "k3",
-            "ratio_clip_min": grpo.epsilon,
-            "ratio_clip_max": grpo.epsilon,
             "token_level_loss": LOSSES[grpo.loss_type],
         },
         "env": {"math": {"math_verify_impl": "hf_math_verify", "num_workers": plan.rewards.verifier.workers}},
@@ -80,7 +86,9 @@ def configuration(plan: TrainingPlan, folder: str, checkout: str, max_tokens: in
         },
         "cluster": {"num_nodes": plan.nodes, "gpus_per_node": plan.processes},
     }
-    for key, value in grpo.trainer_args.items():
+    micro_batch = math.gcd(grpo.examples_per_update // plan.world_size, MICRO_BATCH)
+    free = {**TRLS, "policy.train_micro_batch_size": micro_batch}
+    for key, value in {**free, **grpo.trainer_args}.items():
         _set(tree, key, value)
     return tree
 
@@ -136,9 +144,7 @@ def refuse(plan: TrainingPlan) -> None:
         ),
         f"validation.scorer {validation.scorer!r}: it asks no second scorer. Unset it.": validation.scorer is not None,
         "grpo.kl_stop: it measures no KL of held-out answers. Set null.": plan.answer_kl_stop is not None,
-        f"grpo.num_iterations {grpo.num_iterations}: each batch is used once. Set 1.": grpo.num_iterations != 1,
         f"grpo.loss_type {grpo.loss_type!r}: set one of {', '.join(LOSSES)}.": grpo.loss_type not in LOSSES,
-        "grpo.scale_rewards 'batch': set group or none.": grpo.scale_rewards == "batch",
         "grpo.generation 'transformers': it draws completions with vLLM. Set vllm_colocate.": (
             grpo.generation == "transformers"
         ),
@@ -169,22 +175,16 @@ def refuse(plan: TrainingPlan) -> None:
 
 
 def _algorithm(plan: TrainingPlan, grpo: GRPO) -> Tree:
-    rounds, validation, looks = grpo.dynamic_sampling, plan.training.validation, plan.held_out is not None
+    validation, looks = plan.training.validation, plan.held_out is not None
     settings: Tree = {
         "num_prompts_per_step": grpo.prompts_per_step,
         "num_generations_per_prompt": grpo.num_generations,
         "max_num_steps": grpo.batches,
-        "max_num_epochs": rounds or 1,  # the rows are in the order of the steps; more rounds want more of them
-        "normalize_rewards": grpo.scale_rewards == "group",
-        "use_leave_one_out_baseline": grpo.baseline == "leave_one_out",
-        "use_dynamic_sampling": rounds is not None,
         "val_period": grpo.batches_in(validation.every_steps) if looks else 0,
         "val_at_start": looks,  # what the base model can do
         "val_at_end": looks,
         "seed": plan.training.seed,
     }
-    if rounds is not None:
-        settings["dynamic_sampling_max_gen_batches"] = rounds
     if plan.held_out is not None:
         # NeMo RL asks max_val_samples // val_batch_size batches: with a larger batch it asks none and reports 0.
         asked = plan.held_out.rows * validation.samples
@@ -243,8 +243,6 @@ def _policy(plan: TrainingPlan, grpo: GRPO, max_tokens: int) -> Tree:
             # its kernels know no tensor parallelism
             "use_triton": int(extra.get("policy.dtensor_cfg.tensor_parallel_size", 1)) == 1,
         }
-    if "policy.train_micro_batch_size" not in extra:
-        tree["train_micro_batch_size"] = math.gcd(grpo.examples_per_update // plan.world_size, MICRO_BATCH)
     return tree
 
 

@@ -145,9 +145,7 @@ def two_ranks(root: Path) -> tuple[Store, TrainingPlan]:
     settings = GRPO_SETTINGS.model_copy(
         update={
             "steps": 8,
-            "num_iterations": 2,
-            "baseline": "leave_one_out",
-            "dynamic_sampling": 2,
+            "num_minibatches": 2,
             "trainer_args": {"per_device_train_batch_size": 4},
         }
     )

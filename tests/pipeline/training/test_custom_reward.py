@@ -3,6 +3,7 @@
 import json
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pytest import approx
@@ -19,7 +20,6 @@ from tests.fork_server import ForkServer, result_of
 from tests.pipeline.rewards.functions import BAD, QUALITY, write_function
 from tests.pipeline.rewards.test_custom import ANSWERS, GOLD
 from tests.pipeline.training.plans import REWARDS, folder, make_plan
-from tests.variants import one_and_variants
 
 pytestmark = pytest.mark.slow
 
@@ -31,6 +31,13 @@ SHORTER = """
 """
 
 
+def batch(prompt: list[dict[str, str]], texts: list[str], reference: str, verifier: str) -> dict[str, Any]:
+    """As TRL hands it over."""
+    columns = {"prompts": prompt, "completion_ids": [], "reference": reference, "verifier": verifier}
+    answers = [[{"role": "assistant", "content": text}] for text in texts]
+    return {"completions": answers, **{name: [value] * len(texts) for name, value in columns.items()}}
+
+
 def test_fresh_completions_are_worth_the_seeds_sum(tmp_path: Path) -> None:
     section = write_function(tmp_path, QUALITY, "quality")
     settings = Rewards(verified=Weights(custom=1.0), custom=section)
@@ -38,15 +45,7 @@ def test_fresh_completions_are_worth_the_seeds_sum(tmp_path: Path) -> None:
     metrics: dict[str, float] = {}
     with closing(Grader(settings.verifier)) as check, closing(CustomScorer(section)) as scorer:
         reward = RewardFunction(settings, check, scorer)
-        rewards = reward(
-            completions=[[{"role": "assistant", "content": text}] for text in ANSWERS],
-            reference=[GOLD] * len(ANSWERS),
-            verifier=["normalised"] * len(ANSWERS),
-            prompts=[question] * len(ANSWERS),
-            log_metric=metrics.__setitem__,
-        )
-        rows = [{"prompt": question, "reference": GOLD, "verifier": "normalised"}] * len(ANSWERS)
-        assert reward.rewards(list(ANSWERS), rows) == rewards
+        rewards = reward(**batch(question, list(ANSWERS), GOLD, "normalised"), log_metric=metrics.__setitem__)
     assert rewards == approx(list(ANSWERS.values()), abs=1e-12)
     assert metrics["component/custom"] == approx(1.0)
 
@@ -56,15 +55,15 @@ def test_a_failure_of_the_function_leaves_a_completion_out(tmp_path: Path) -> No
     settings = Rewards(verified=Weights(correct=1.0, custom=2.0), custom=section)
     texts = ["hangs", "NaN", "1e9", "int"]
     with closing(Grader(settings.verifier)) as check, closing(CustomScorer(section)) as scorer:
-        rows = [{"prompt": [], "reference": "4", "verifier": "math"}] * len(texts)
-        assert RewardFunction(settings, check, scorer).rewards(texts, rows) == [None, None, None, approx(2 / 3)]
+        reward = RewardFunction(settings, check, scorer)
+        rewards = reward(**batch([], texts, "4", "math"), log_metric=lambda name, value: None)
+    assert rewards == [None, None, None, approx(2 / 3)]
 
 
-@pytest.mark.parametrize("dynamic", one_and_variants([None, 2]), ids=["plain", "dynamic"])
-def test_grpo_trains_on_the_users_own_reward(tmp_path: Path, fork_server: ForkServer, dynamic: int | None) -> None:
+def test_grpo_trains_on_the_users_own_reward(tmp_path: Path, fork_server: ForkServer) -> None:
     section = located(write_function(tmp_path / "f", SHORTER), tmp_path)
     rewards = Rewards(min_coverage=0, verified=Weights(correct=1.0, custom=1.0), custom=section)
-    grpo = GRPO(steps=2, prompts_per_step=4, num_generations=4, max_completion_tokens=32, dynamic_sampling=dynamic)
+    grpo = GRPO(steps=2, prompts_per_step=4, num_generations=4, max_completion_tokens=32)
     store, plan = make_plan(tmp_path / "root", rewards=rewards, grpo=grpo)
     path = folder(store, plan) / "plan.json"
     assert json.loads(path.read_text())["rewards"]["custom"]["digest"] == section.digest

@@ -20,13 +20,9 @@ SMALL = {"prompts_per_step": 4, "num_generations": 4, "max_completion_tokens": 3
 OFF_POLICY = GRPO(
     **SMALL,
     steps=8,
-    num_minibatches=2,
-    num_iterations=2,  # a batch of generation serves four steps
+    num_minibatches=2,  # a batch of generation serves two steps
     beta=0.05,
-    scale_rewards="none",
-    baseline="leave_one_out",
-    dynamic_sampling=2,
-    trainer_args={"per_device_train_batch_size": 4, "epsilon_high": 0.28},  # two micro-batches a step
+    trainer_args={"per_device_train_batch_size": 4, "epsilon_high": 0.28, "scale_rewards": "none"},  # two micro-batches
 )
 
 

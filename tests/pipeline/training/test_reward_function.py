@@ -40,7 +40,9 @@ def test_fresh_completions_are_worth_what_logged_ones_are(tmp_path: Path) -> Non
             for _ in range(2):  # batch after batch, with the same workers
                 rewards.append(
                     composite(
+                        prompts=[[]] * len(texts),
                         completions=[[{"role": "assistant", "content": text}] for text in texts],
+                        completion_ids=[[]] * len(texts),
                         reference=list(references),
                         verifier=list(kinds),
                         log_metric=metrics.__setitem__,

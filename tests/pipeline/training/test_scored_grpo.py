@@ -187,9 +187,16 @@ def test_an_unended_completion_is_worth_nothing_to_anybody(tmp_path: Path) -> No
     settings = Rewards(fresh=Weights(judge=0.5, length=0.5))
     scores = FreshScores({"judge": judge}, ("judge",), "judge")
     reward = RewardFunction(settings, lambda tasks: [], scores=scores, stops={0})  # pyright: ignore[reportArgumentType]
-    rows = [{"prompt": [], "reference": None, "verifier": None}] * 4
     texts = ["whole", "cut", "mute", "x" * 60]
-    assert reward.rewards(texts, rows, [[5, 0], [5, 6], [5, 0], [0]]) == [0.375, 0.0, None, 0.875]
+    rewards = reward(
+        prompts=[[]] * 4,
+        completions=[[{"role": "assistant", "content": text}] for text in texts],
+        completion_ids=[[5, 0], [5, 6], [5, 0], [0]],
+        reference=[None] * 4,
+        verifier=[None] * 4,
+        log_metric=lambda name, value: None,
+    )
+    assert rewards == [0.375, 0.0, None, 0.875]
     assert shown == ["whole", "mute", "x" * 60]
     answers = [FreshAnswer("[]", text, text != "cut") for text in texts]
     assert [finding.value for finding in scores.watching(answers)] == [0.75, 0.0, None, 0.75]

@@ -57,10 +57,10 @@ def test_a_device_with_one_row_at_once_is_refused(monkeypatch: pytest.MonkeyPatc
 
 
 def test_arguments_are_those_of_the_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = arguments(KTO(beta=0.3, loss_type="apo_zero_unpaired"), monkeypatch)
+    found = arguments(KTO(beta=0.3, trainer_args={"loss_type": "apo_zero_unpaired"}), monkeypatch)
     assert (found.beta, found.loss_type, found.max_length) == (0.3, "apo_zero_unpaired", 1024)
     assert (found.desirable_weight * 3, found.train_sampling_strategy) == (found.undesirable_weight, "sequential")
-    other = arguments(SFT(loss_type="dft"), monkeypatch)
+    other = arguments(SFT(trainer_args={"loss_type": "dft"}), monkeypatch)
     assert (other.loss_type, other.max_length, other.train_sampling_strategy) == ("dft", None, "sequential")
 
 
@@ -77,7 +77,6 @@ def test_each_row_has_the_answer_of_its_neighbour_on_the_device() -> None:
 
 
 def test_work_counts_passes_without_a_gradient() -> None:
-    kto, apo = KTO().work(10, 20), KTO(loss_type="apo_zero_unpaired").work(10, 20)
-    assert kto.trained == apo.trained == 100 * 32 * 30
-    assert (kto.flops_per_parameter, apo.flops_per_parameter) == (12 * kto.trained, 8 * kto.trained)
+    kto = KTO().work(10, 20)
+    assert (kto.trained, kto.flops_per_parameter) == (100 * 32 * 30, 12 * kto.trained)
     assert SFT().work(10, 20).flops_per_parameter == 6 * 100 * 16 * 30

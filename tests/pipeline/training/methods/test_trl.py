@@ -16,7 +16,6 @@ PARAMETERS = {
     "_generate_single_turn": ["self", "prompt_ids", "images", "multimodal_fields", "num_generations"],
     "_calculate_rewards": ["self", "inputs", "prompts", "completions", "completion_ids_list"],
     "_get_per_token_logps_and_entropies": ["self", "model", "input_ids", "attention_mask", "logits_to_keep"],
-    "_generate": ["self", "prompts"],
     "_generate_and_score_completions": ["self", "inputs"],
 }
 """As TRL 1.16 has them; parameters that follow have defaults."""
@@ -41,19 +40,9 @@ def test_nothing_else_private_of_trl_is_overridden() -> None:
     assert overridden == set(PARAMETERS)
 
 
-def test_trl_generates_what_dynamic_sampling_hands_on() -> None:
-    """Eight values, in this order: GroupTrainer gives TRL back what an earlier round drew."""
-    (returned,) = [node for node in ast.walk(body("_generate")) if isinstance(node, ast.Return)][-1:]
-    assert isinstance(returned.value, ast.Tuple)
-    names = [each.id for each in returned.value.elts if isinstance(each, ast.Name)]
-    assert names == [
-        "prompt_ids", "completion_ids", "tool_mask", "completions", "logprobs", "extra_fields", "images", "tool_images",
-    ]  # fmt: skip
-
-
 def test_trl_returns_and_logs_what_is_read() -> None:
     keys = {node.value for node in ast.walk(body("_generate_and_score_completions")) if isinstance(node, ast.Constant)}
-    used: list[Any] = ["prompt_mask", "completion_mask", "advantages", "old_per_token_logps", "ref_per_token_logps"]
+    used: list[Any] = ["prompt_mask", "completion_mask", "old_per_token_logps", "ref_per_token_logps"]
     assert {*used, "sampling/sampling_logp_difference/mean"} <= keys
 
 
