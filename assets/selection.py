@@ -20,7 +20,6 @@ from pipeline.selection.evidence import trust_in
 from pipeline.selection.memo import memo
 from pipeline.selection.preferences import PreferenceDataset, ScoredSamples, build
 from pipeline.selection.samples import metadata_of
-from pipeline.training.account import measured_step_s
 from pipeline.training.plan import TrainingPlan, plan_training
 
 
@@ -86,7 +85,6 @@ def training_plan(context: dg.AssetExecutionContext, deployment: Deployment, pre
         recipe.training,
         recipe.compute.accelerator,
         recipe.compute.devices,
-        measured_step_s(work),
     )
     plan: TrainingPlan = plan_training(
         work,

@@ -74,7 +74,7 @@ def main(folder: str, *overrides: str) -> GateVerdict | None:
     apart = held_apart(work, labels.dataset, datetime.now(UTC))
     preferences = build(work, labels.dataset, apart, agreed, trust_in(labels))
     compute = recipe.compute
-    cost = expect_for(champion.uri, preferences.evidence, recipe.training, compute.accelerator, compute.devices, {})
+    cost = expect_for(champion.uri, preferences.evidence, recipe.training, compute.accelerator, compute.devices)
     plan = plan_training(work, preferences, cost, agreed)
     print(f"method {plan.decision.method}: {'; '.join(plan.decision.reasons)}")
 

@@ -11,7 +11,7 @@ from pipeline.recipe import Checkpoints, Compute, Recipe
 from pipeline.selection.cost import MethodCost
 
 HOURS_A_MONTH = 730.0
-ESTIMATED_FACTOR, MEASURED_FACTOR = 2.0, 1.1
+ESTIMATED_FACTOR = 2.0
 """How far the hours that a plan expects may be off, either way."""
 COPY_USD_PER_GB_MONTH = 0.023
 """Of an object store, for the copies of `checkpoints.mirror` (seed 002, of S3); counted as large as the volume."""
@@ -131,8 +131,8 @@ def stretched(hours: float, every_s: float | None, deviations: float = 0.0) -> t
 
 def expected_hours(expected: MethodCost, timeout_s: float) -> tuple[float, float]:
     """The ends for `estimate_launch` of what the plan expects: no training outlives its time-out."""
-    most, factor = timeout_s / 3600, MEASURED_FACTOR if expected.measured else ESTIMATED_FACTOR
-    return min(expected.hours / factor, most), min(expected.hours * factor, most)
+    most = timeout_s / 3600
+    return min(expected.hours / ESTIMATED_FACTOR, most), min(expected.hours * ESTIMATED_FACTOR, most)
 
 
 def over_budget(estimate: LaunchEstimate, budget_usd: float | None) -> str:

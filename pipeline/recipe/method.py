@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from pipeline.recipe.section import Length, Observer, Section
+from pipeline.recipe.section import Observer, Section
 
 EvidenceKey = Literal[
     "coverage", "verifiable", "frontier", "zero_variance", "pairs", "noise",
@@ -64,9 +64,9 @@ class Method(Section):
     decided: ClassVar[frozenset[str]] = frozenset()
     """Arguments of TRL's config, in addition to `DECIDED`, that `trainer_args` may not set."""
 
-    steps: Annotated[PositiveInt, Length] = 200
+    steps: PositiveInt = 200
     """Optimizer steps."""
-    learning_rate: Annotated[PositiveFloat, Length]
+    learning_rate: PositiveFloat
     """At the first step; it falls linearly to 0."""
     kl_stop: Annotated[PositiveFloat | None, Observer] = None
     """KL to the base model in nats an answer, on held-out prompts, above which the training is stopped; null: no limit.

@@ -11,7 +11,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from pipeline.recipe.method import GENERATION_UTILISATION, Method, TrainingWork
-from pipeline.recipe.section import Length, Observer, Section
+from pipeline.recipe.section import Observer, Section
 
 __all__ = [
     "DPO", "GRPO", "KTO", "METHODS", "SFT", "AnyMethod", "Method", "MethodName", "MethodSettings", "titles",
@@ -43,7 +43,7 @@ class GRPO(Method):
     """Optimizer steps that a batch of generation is split into."""
     max_completion_tokens: PositiveInt = 512
     """Length limit of a completion that is drawn for training."""
-    learning_rate: Annotated[PositiveFloat, Length] = 1e-5
+    learning_rate: PositiveFloat = 1e-5
     """At the first step; it falls linearly to 0. Seed 002, for an adapter on billions of parameters: the embedded model
     takes a hundred times more."""
     temperature: PositiveFloat = 1.0
@@ -169,7 +169,7 @@ class DPO(TableMethod):
     """Names the method in a plan."""
     batch_size: PositiveInt = 32
     """Pairs in a step (seed 002: 4 x 8)."""
-    learning_rate: Annotated[PositiveFloat, Length] = 5e-7
+    learning_rate: PositiveFloat = 5e-7
     """At the first step; it falls linearly to 0. Seed 002, for all weights; an adapter takes more."""
     beta: PositiveFloat = 0.1
     """Weight of the distance to the reference model (seed 002); a lower one moves further from it."""
@@ -192,11 +192,11 @@ class SFT(TableMethod):
 
     kind: SkipJsonSchema[Literal["sft"]] = "sft"
     """Names the method in a plan."""
-    steps: Annotated[PositiveInt, Length] = 100
+    steps: PositiveInt = 100
     """Optimizer steps."""
     batch_size: PositiveInt = 16
     """Answers in a step."""
-    learning_rate: Annotated[PositiveFloat, Length] = 2e-5
+    learning_rate: PositiveFloat = 2e-5
     """At the first step; it falls linearly to 0. TRL's, for all weights; an adapter takes ten times as much."""
 
 
@@ -218,11 +218,11 @@ class KTO(TableMethod):
 
     kind: SkipJsonSchema[Literal["kto"]] = "kto"
     """Names the method in a plan."""
-    steps: Annotated[PositiveInt, Length] = 100
+    steps: PositiveInt = 100
     """Optimizer steps."""
     batch_size: int = Field(default=32, ge=2)
     """Rated answers in a step; each device needs two and more at once, whose answers are swapped to estimate KL."""
-    learning_rate: Annotated[PositiveFloat, Length] = 5e-6
+    learning_rate: PositiveFloat = 5e-6
     """At the first step; it falls linearly to 0. The paper's for beta 0.1 and all weights; an adapter, and the small
     embedded models, take more. From 2e-4 on it drifts."""
     beta: PositiveFloat = 0.1

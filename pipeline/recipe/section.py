@@ -1,5 +1,5 @@
 """What every section of the recipe is made of, and the marks on fields and sections that say what they do not decide:
-the recipe's digest, the plan's, and the comparison of step times leave marked fields out (`fields`)."""
+the recipe's digest and the plan's leave marked fields out (`fields`)."""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -16,12 +16,10 @@ Line = Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f\x7f-\x9f\u202
 class Mark(Enum):
     OPERATIONAL = "may differ between the launches of one iteration: it decides nothing of the result"
     OBSERVER = "looks at a training and may end it: it changes no weight on the way"
-    LENGTH = "decides how far and whereto a training goes, not how long one of its steps takes"
 
 
 Operational = Mark.OPERATIONAL
 Observer = Mark.OBSERVER
-Length = Mark.LENGTH
 
 
 class Section(BaseModel):

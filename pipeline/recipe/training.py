@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from pipeline.recipe.methods import AnyMethod, MethodName, MethodSettings
-from pipeline.recipe.section import Length, Observer, Operational, Section
+from pipeline.recipe.section import Observer, Operational, Section
 
 
 class Lora(Section):
@@ -109,7 +109,7 @@ class TrainingSettings(Section):
     """Limits beyond which the training is held or stopped."""
     checkpoints: Annotated[Checkpoints, Operational] = Checkpoints()
     """When the training is saved and what is kept."""
-    seed: Annotated[int, Length] = 1
+    seed: int = 1
     """Seed of the adapter's first weights, the order of the rows and the sampling of completions."""
     threads: PositiveInt = 1
     """Compute threads on CPU. Two help on a quiet machine and hurt badly on a busy one."""

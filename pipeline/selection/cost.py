@@ -2,7 +2,7 @@
 Compute is 2 P floating-point operations a token forward and 4 P backward (arXiv 2001.08361, section 2.1)."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.core.estimate import UNKNOWN, Estimate, share
@@ -35,8 +35,6 @@ class MethodCost(Record):
     usd: float
     device: str
     basis: str
-    measured: bool = False
-    """By the seconds a step of an earlier iteration, not by an estimate of the compute."""
 
 
 def expect(
@@ -45,11 +43,9 @@ def expect(
     accelerator: Accelerator,
     parameters: int,
     devices: int = 1,
-    measured_step_s: Mapping[MethodName, float] | None = None,
 ) -> dict[MethodName, MethodCost]:
-    """What each method takes. `measured_step_s`: seconds a step of an earlier training on as many devices."""
+    """What each method takes."""
     prompt, completion = evidence.prompt_chars / CHARS_PER_TOKEN, evidence.completion_chars / CHARS_PER_TOKEN
-    measured = measured_step_s or {}
 
     def expected(method: AnyMethod) -> MethodCost:
         work = method.work(prompt, completion)
@@ -60,9 +56,6 @@ def expect(
             f"estimated: {parameters:,} parameters, {accelerator.utilisation:.0%} of {accelerator.peak_tflops:g} "
             f"TFLOPS training and a tenth of that generating, {CHARS_PER_TOKEN:.0f} characters a token"
         )
-        if method.kind in measured:
-            device_hours = method.steps * measured[method.kind] / 3600 * devices
-            basis = f"measured: {measured[method.kind]:.2f} s a step in an earlier iteration"
         groups = method.group_size
         return MethodCost(
             method=method.kind,
@@ -78,7 +71,6 @@ def expect(
             usd=device_hours * accelerator.usd_per_hour,
             device=f"{devices} x {accelerator.name}",
             basis=basis,
-            measured=method.kind in measured,
         )
 
     return {name: expected(method) for name, method in training.by_name().items()}
@@ -90,14 +82,13 @@ def expect_for(
     training: Training,
     accelerator: Accelerator,
     devices: int,
-    measured_step_s: Mapping[MethodName, float],
 ) -> dict[MethodName, MethodCost]:
     """`expect` for a model directory; empty where its weights cannot be counted."""
     try:
         size = parameters(model)
     except ValueError:
         return {}
-    return expect(evidence, training, accelerator, size, devices, measured_step_s)
+    return expect(evidence, training, accelerator, size, devices)
 
 
 def zero_variance(evidence: Evidence, generations: int) -> Estimate:

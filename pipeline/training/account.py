@@ -1,5 +1,5 @@
 """Where the time of a training went, over all its attempts: one account that sums to the time that passed. A clock that
-goes back stands still. And what a step of it took, also in earlier iterations."""
+goes back stands still. And what a step of it took."""
 
 import math
 import statistics
@@ -11,10 +11,6 @@ from typing import Any
 from pipeline.core import layout
 from pipeline.core.locations import record_of_iteration
 from pipeline.core.storage import CheckpointRef, to_json, write_atomically
-from pipeline.recipe.methods import METHODS, MethodName
-from pipeline.recipe.section import Length, Observer, Operational, Section, settings
-from pipeline.selection.cost import parameters
-from pipeline.traces.context import IterationContext
 from pipeline.training.journal import TrainingEvent
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import CAUSES, Goodput, Preemption, TrainingResult
@@ -135,40 +131,3 @@ def typical(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
             summary[name] = sum(rate * each for rate, each in over) / seconds
     memory = [row["memory_mb"] for row in metrics if "memory_mb" in row]
     return {**summary, "memory_mb": max(memory)} if memory else summary
-
-
-def measured_step_s(context: IterationContext) -> dict[MethodName, float]:
-    """Median seconds of a step by method, of the newest other iteration whose steps did the same work. A record that
-    cannot be read, or whose base is gone, is passed over."""
-    store, found = context.store, dict[MethodName, float]()
-    results = store.path(layout.ITERATIONS).glob(f"*/{layout.RESULT}")
-    for path in sorted(results, key=lambda path: path.stat().st_mtime, reverse=True):
-        id = path.parent.parent.name
-        if id == context.iteration.id or len(found) == len(METHODS):
-            continue
-        try:
-            plan = store.read(layout.iteration(id, layout.PLAN), TrainingPlan)
-            result = store.read(layout.iteration(id, layout.RESULT), TrainingResult)
-            if plan is None or plan.method is None or result is None or not _same_work(plan, context):
-                continue
-        except ValueError:
-            continue
-        if (step_s := typical(result.metrics).get("seconds/step")) is not None:
-            found.setdefault(plan.method.kind, step_s)
-    return found
-
-
-def _same_work(plan: TrainingPlan, context: IterationContext) -> bool:
-    """Whether the iteration would step as this plan did, if it trained by the same method: its settings, adapters,
-    engine and its spread, number and peak of the devices, and the number of the base model's weights."""
-    method, training, compute = plan.trained_by(), context.recipe.training, context.recipe.compute
-
-    def deciding(*sections: Section) -> list[object]:
-        return [settings(section, Operational, Observer, Length) for section in sections]
-
-    return (
-        (plan.nodes, plan.processes, plan.peak_tflops)
-        == (compute.nodes, compute.processes, compute.accelerator.peak_tflops)
-        and deciding(plan.training, method) == deciding(training.without_methods(), training.method(method.kind))
-        and parameters(plan.base.uri) == parameters(context.iteration.champion.uri)
-    )

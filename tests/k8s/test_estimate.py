@@ -73,10 +73,8 @@ def test_a_budget_is_held_against_the_high_end() -> None:
 
 
 def test_estimate_allows_for_a_factor_and_ends_at_the_timeout() -> None:
-    expected = MethodCost.model_construct(hours=4.0, measured=False)
-    measured = MethodCost.model_construct(hours=4.0, measured=True)
+    expected = MethodCost.model_construct(hours=4.0)
     assert expected_hours(expected, timeout_s=6 * 3600) == (2, 6)
-    assert expected_hours(measured, timeout_s=6 * 3600) == pytest.approx((4 / 1.1, 4.4))
     assert expected_hours(expected, timeout_s=3600) == (1, 1)
 
 

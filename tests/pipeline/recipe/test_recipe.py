@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from pipeline.recipe import Kubernetes, Recipe, Training, data_root_problem, load, split_overrides
-from pipeline.recipe.section import EACH, Length, Observer, Operational, Section, fields, joined, settings
+from pipeline.recipe.section import EACH, Observer, Operational, Section, fields, joined, settings
 
 ROOT = Path(__file__).parents[3]
 EMBEDDED = ROOT / "jobs" / "recipes" / "embedded.yaml"
@@ -290,8 +290,4 @@ def test_recipe_fields_without_effect_are_meant_to_be() -> None:
     assert fields(Training, Observer) == {
         **dict.fromkeys(("validation", "sentinel"), True),
         **{name: {"kl_stop": True} for name in ("grpo", "dpo", "kto", "sft")},
-    }
-    assert fields(Training, Length) == {
-        **{name: {"steps": True, "learning_rate": True} for name in ("grpo", "dpo", "kto", "sft")},
-        "seed": True,
     }

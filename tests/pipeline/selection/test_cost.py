@@ -69,16 +69,6 @@ def test_tokens_follow_from_lengths_and_settings() -> None:
     assert "1,000,000,000 parameters" in grpo.basis
 
 
-def test_measured_step_replaces_its_own_methods_estimate() -> None:
-    training, accelerator = Training(), Accelerator()
-    estimated = expect(GOOD, training, accelerator, 10**9, 4)
-    found = expect(GOOD, training, accelerator, 10**9, 4, {"grpo": 45.0})
-    assert found["grpo"].hours == pytest.approx(200 * 45 / 3600)
-    assert found["grpo"].device_hours == pytest.approx(4 * found["grpo"].hours)
-    assert found["grpo"].basis == "measured: 45.00 s a step in an earlier iteration"
-    assert found["dpo"] == estimated["dpo"]
-
-
 @pytest.mark.parametrize("tries", [2, 4])
 @pytest.mark.parametrize(("a", "b"), [(1.0, 1.0), (0.3, 0.7), (8.0, 2.0)])
 def test_expected_zero_variance_is_what_fresh_groups_show(a: float, b: float, tries: int) -> None:
