@@ -141,8 +141,7 @@ class SimulatedGang:
     def _lives(self, phase: str, seconds: float) -> bool:
         """Let time pass; False for a gang that does not live to see the end of it.
 
-        Who is told leaves at once with no model loaded, or where the step under way, or else the next one, and a save
-        would take longer than the grace.
+        Who is told leaves at once with no model loaded.
         """
         profile, end = self._profile, self.ran_s + seconds
         if not self._told and self._due and (at := self._due[0]) <= end:
@@ -150,9 +149,7 @@ class SimulatedGang:
             if profile.notice_s and at < self._until_s:
                 self.ran_s = at
                 self._say("stopping", why="SIGTERM")
-                needed_s = (end - at if phase == "step" else profile.step_s) + profile.save_s
-                fits = phase != "start" and needed_s <= profile.grace_s
-                if fits and self._dice.random() < profile.sigterm_saves:
+                if phase != "start" and self._dice.random() < profile.sigterm_saves:
                     self._dies_at = at + min(BACKSTOP * profile.grace_s, profile.notice_s)
         self.ran_s = min(end, self._dies_at)
         return end <= self._dies_at

@@ -7,7 +7,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +59,8 @@ class ProgressCallback(TrainerCallback):
         self._spent: dict[str, float] = {}
         self._held_out: dict[str, float] = {}
         self._scored: tuple[int, float | None] = (-1, None)
-        self._termination = Termination(plan.training.grace_s, lambda: journal.add("stopping", self._at, why="SIGTERM"))
+        self._terminated = self._loaded = False
+        signal.signal(signal.SIGTERM, self._terminate)
 
     def attach(self, trainer: Trainer) -> None:
         """The trainer whose callback this is: validation and agreement between the ranks go through it."""
@@ -78,7 +78,7 @@ class ProgressCallback(TrainerCallback):
             if is_measured(row):
                 self._metrics.add(row)
             self.watch.add(row)
-        self._saved, self._termination.loaded = time.monotonic(), True
+        self._saved, self._loaded = time.monotonic(), True
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if self._keeper is not None:
@@ -86,14 +86,12 @@ class ProgressCallback(TrainerCallback):
         self._clock.settle()
         self._clock.take()
         self._step_begun = time.monotonic()
-        if state.global_step % self._block == 0:
-            self._termination.batch_begins(self._step_begun)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._clock.settle()
-        step, now, keeper = state.global_step, time.monotonic(), self._keeper
+        step, keeper = state.global_step, self._keeper
         self._at = step
-        whole = now - self._step_begun
+        whole = time.monotonic() - self._step_begun
         spent = self._clock.take()
         self._spent = {**spent, "update": max(0.0, whole - sum(spent.values())), "step": whole}
         self._journal.add("step", step, self._spent)
@@ -105,7 +103,6 @@ class ProgressCallback(TrainerCallback):
             return
         if step % self._block and not last:
             return
-        self._termination.batch_ends(now)
         if self._agree(not finite(self._trainer.model))[0]:
             broken = HealthFinding(verdict="STOP", rule="not_finite", step=step, reason="a weight is not finite")
             self.watch.keep(broken)
@@ -115,9 +112,9 @@ class ProgressCallback(TrainerCallback):
         if validated:
             self._validate(step)
         due = self._keeper is not None and self._cadence.due(step, time.monotonic() - self._saved, self._block)
-        asked, due = self._agree(self._termination.asked, due)
+        asked, due = self._agree(self._terminated, due)
         control.should_save = not last and (due or (validated and self._plan.training.checkpoints.keep_best > 0))
-        if asked and not self._termination.asked:
+        if asked and not self._terminated:
             self._journal.add("stopping", step, why="SIGTERM")  # another rank's: one node goes, all leave
         if asked and not last:  # the last step has only the export before it
             self.leaving = control.should_save = control.should_training_stop = True
@@ -128,9 +125,7 @@ class ProgressCallback(TrainerCallback):
         begun = time.monotonic()
         self._held_out = self._validator(self._trainer)
         self._scored = step, self._held_out.get(self._plan.judged_by)
-        seconds = time.monotonic() - begun
-        self._termination.took("validation", seconds)
-        self._journal.add("validated", step, {"validation": seconds})
+        self._journal.add("validated", step, {"validation": time.monotonic() - begun})
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any) -> None:
         if "loss" not in (more.get("logs") or {}):
@@ -168,9 +163,19 @@ class ProgressCallback(TrainerCallback):
         now = time.monotonic()
         seconds = now - self._logged
         self._cadence.saved(seconds)
-        self._termination.took("save", seconds)
         self._saved = now
         self._journal.add("saved", state.global_step, {"save": seconds})
+
+    def _terminate(self, *_: Any) -> None:
+        """SIGTERM: a saved stop (143) at the end of the batch. Where that takes longer than the grace, and before the
+        training has begun, the process ends, and the last checkpoint stands."""
+        self._terminated = True
+        self._journal.add("stopping", self._at, why="SIGTERM")
+        if not self._loaded:
+            os._exit(PREEMPTED)
+        backstop = threading.Timer(BACKSTOP * self._plan.training.grace_s, os._exit, (PREEMPTED,))
+        backstop.daemon = True
+        backstop.start()
 
     def _stop(self, control: TrainerControl) -> None:
         """End the training for good: it is not resumed."""
@@ -247,42 +252,3 @@ def write_completions(trainer: Any, folder: Path, step: int) -> None:
     }
     folder.mkdir(exist_ok=True)
     pq.write_table(pa.table(table), folder / f"step-{step:06d}.parquet")
-
-
-class Termination:
-    """SIGTERM as a saved stop (143) where there is time for one, at the end of a batch of generation; else the process
-    ends at once, and the last checkpoint stands. `notify` is called when it comes, from the handler."""
-
-    def __init__(self, grace_s: float, notify: Callable[[], None]) -> None:
-        self._grace_s, self._notify = grace_s, notify
-        self.asked = False
-        """SIGTERM has come, and there seemed to be time for a checkpoint."""
-        self.loaded = False
-        """The training has begun: before, there is nothing to save."""
-        self._batch_began: float | None = None
-        self._batch_s, self._longest = 0.0, dict[str, float]()
-        signal.signal(signal.SIGTERM, self._terminate)
-
-    def batch_begins(self, at: float) -> None:
-        """`at`: of the monotonic clock."""
-        self._batch_began = at
-
-    def batch_ends(self, at: float) -> None:
-        if self._batch_began is not None:
-            self._batch_s = max(self._batch_s, at - self._batch_began)
-        self._batch_began = None
-
-    def took(self, what: str, seconds: float) -> None:
-        """`what`: a validation or a save, whose longest may come once more before the end."""
-        self._longest[what] = max(self._longest.get(what, 0.0), seconds)
-
-    def _terminate(self, *_: Any) -> None:
-        self.asked = True
-        self._notify()
-        spent = time.monotonic() - self._batch_began if self._batch_began is not None else 0.0
-        needed = max(0.0, self._batch_s - spent) + sum(self._longest.values())
-        if not self.loaded or needed > self._grace_s:
-            os._exit(PREEMPTED)
-        backstop = threading.Timer(BACKSTOP * self._grace_s, os._exit, (PREEMPTED,))
-        backstop.daemon = True
-        backstop.start()

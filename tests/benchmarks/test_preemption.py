@@ -24,10 +24,10 @@ def test_undisturbed_it_is_work_and_saves_and_its_two_ends() -> None:
         ({}, 0),
         ({"notice_s": 0.0}, 4),
         ({"sigterm_saves": 0.0}, 4),
-        ({"step_s": 150.0}, 4),  # longer than the grace: it leaves at once
-        ({"grace_s": 9.0}, 4),  # shorter than the step
+        ({"step_s": 150.0}, 4),  # longer than the grace
+        ({"grace_s": 9.0}, 5),  # the step ends within it, and the save does not
         ({"notice_s": 2.0}, 4),  # the node goes before the step ends
-        ({"save_s": 95.0}, 4),
+        ({"save_s": 95.0}, 5),
     ],
 )
 def test_a_notice_saves_where_there_is_time_to(changed: dict[str, float], lost: int) -> None:
