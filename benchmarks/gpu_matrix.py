@@ -33,7 +33,7 @@ STRATEGIES = (
     Distribution(),
     *(
         Distribution(strategy=strategy, cpu_offload=offload)
-        for strategy, offload in product(("fsdp2", "zero2", "zero3"), (False, True))
+        for strategy, offload in product(("fsdp2", "zero2"), (False, True))
     ),
 )
 

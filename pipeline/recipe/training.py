@@ -80,15 +80,15 @@ class Checkpoints(Section):
 class Distribution(Section):
     """How the training is spread over the processes of `compute`."""
 
-    strategy: Literal["ddp", "fsdp2", "zero2", "zero3"] = "ddp"
-    """ddp: the model on every device. fsdp2 and zero3 shard weights, gradients and optimizer; zero2 all but weights."""
+    strategy: Literal["ddp", "fsdp2", "zero2"] = "ddp"
+    """ddp: the model on every device. fsdp2 shards weights, gradients and optimizer; zero2 all but weights."""
     cpu_offload: bool = False
-    """Keep the optimizer's state (and with fsdp2 and zero3 the weights) in the host's memory."""
+    """Keep the optimizer's state (and with fsdp2 the weights) in the host's memory."""
 
     @model_validator(mode="after")
     def _possible(self) -> Distribution:
         if self.strategy == "ddp" and self.cpu_offload:
-            raise ValueError("strategy ddp has nothing to offload: choose fsdp2, zero2 or zero3.")
+            raise ValueError("strategy ddp has nothing to offload: choose fsdp2 or zero2.")
         return self
 
 

@@ -221,9 +221,8 @@ def is_measured(row: dict[str, Any]) -> bool:
 
 
 def finite(model: Any) -> bool:
-    """Whether every trained weight is a finite number, or this rank's shard of it: under ZeRO-3 a large weight is empty
-    between two steps, and the shard is an attribute of it."""
-    shards: Any = [getattr(weight, "ds_tensor", weight) for weight in model.parameters() if weight.requires_grad]
+    """Whether every trained weight is a finite number, or this rank's shard of it."""
+    shards: Any = [weight for weight in model.parameters() if weight.requires_grad]
     local = [shard.to_local() if hasattr(shard, "to_local") else shard for shard in shards]
     return all(bool(torch.isfinite(each.detach()).all()) for each in local)
 

@@ -120,14 +120,11 @@ def environment(distribution: Distribution, *, on_gpu: bool, second_model: bool 
             "FSDP_ACTIVATION_CHECKPOINTING": False,  # the trainer's gradient_checkpointing does it
         }
     elif distribution.strategy != "ddp":
-        third = distribution.strategy == "zero3"
         variables = {
             "ACCELERATE_USE_DEEPSPEED": True,
-            "ACCELERATE_DEEPSPEED_ZERO_STAGE": 3 if third else 2,
+            "ACCELERATE_DEEPSPEED_ZERO_STAGE": 2,
             "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": "cpu" if offload else "none",
-            "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE": "cpu" if offload and third else "none",
-            "ACCELERATE_DEEPSPEED_ZERO3_INIT": third,
-            "ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL": third,  # gathered on rank 0, which exports the adapter
+            "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE": "none",
         }
     variables["ACCELERATE_USE_CPU"] = not on_gpu
     if not on_gpu:  # accelerate says cpu:<rank>, where torch can't restore an optimizer's state to
@@ -152,7 +149,7 @@ def assert_distribution(accelerator: Accelerator, plan: TrainingPlan) -> None:
         offloaded = ("", ", offloaded")
         raise ValueError(
             f"The plan says {wanted[0]}{offloaded[wanted[1]]} over {wanted[2]} processes, but accelerate runs {running}"
-            f"{offloaded[offloads]} over {accelerator.num_processes} processes on {accelerator.device.type}. fsdp2, "
-            f"zero2 and zero3 need one GPU for each of the {plan.world_size} processes: give them, or set "
+            f"{offloaded[offloads]} over {accelerator.num_processes} processes on {accelerator.device.type}. fsdp2 "
+            f"and zero2 need one GPU for each of the {plan.world_size} processes: give them, or set "
             "training.distribution.strategy to ddp and launch the whole job again."
         )

@@ -41,8 +41,8 @@ def shape_of(model: Any) -> Shape:
 
 
 def _size(weight: Any) -> int:
-    """Elements: of a ZeRO-3 shard those of the whole, of a 4-bit weight two a byte."""
-    return getattr(weight, "ds_numel", None) or weight.numel() * (2 if type(weight).__name__ == "Params4bit" else 1)
+    """Elements: of a 4-bit weight two a byte."""
+    return weight.numel() * (2 if type(weight).__name__ == "Params4bit" else 1)
 
 
 class Tokens(NamedTuple):

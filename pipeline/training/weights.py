@@ -89,7 +89,6 @@ def _publish(
     import torch
     from peft import PeftModel
     from transformers import AutoModelForCausalLM, GenerationConfig
-    from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
     theirs, tokenizer = Path(plan.base.uri, "generation_config.json"), trainer.processing_class
 
@@ -109,7 +108,6 @@ def _publish(
         model = publish("model", write)
         return CheckpointRef(adapter=model, model=model, step=step)
     adapter = publish("adapter", write)
-    unset_hf_deepspeed_config()  # under ZeRO-3 the fresh base would be loaded in shards, which take no merge
     dtype = torch.bfloat16 if torch.cuda.is_available() else torch.float32
     base: Any = AutoModelForCausalLM.from_pretrained(plan.base.uri, dtype=dtype)
     base.generation_config = GenerationConfig()  # to write a file of contradictions raises; the base's own is copied

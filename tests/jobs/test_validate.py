@@ -41,7 +41,7 @@ def check(
 
 
 def test_what_a_training_here_would_lack_is_named(places: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    vllm, zero = "training.grpo.generation=vllm_colocate", "training.distribution.strategy=zero3"
+    vllm, zero = "training.grpo.generation=vllm_colocate", "training.distribution.strategy=zero2"
     code, _, wrong = check(places, capsys, vllm, zero, "training.lora.quantise=nf4")
     assert code == 1
     lacks = [line.partition(". ")[0].rpartition(" ")[2] for line in wrong]

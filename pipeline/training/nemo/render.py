@@ -134,7 +134,7 @@ def refuse(plan: TrainingPlan) -> None:
             lora is not None and lora.target_modules != "all-linear"
         ),
         f"distribution.strategy {strategy!r}: its DTensor backend shards everything. Set fsdp2.": (
-            strategy in ("zero2", "zero3") or (strategy == "ddp" and devices > 1)
+            strategy == "zero2" or (strategy == "ddp" and devices > 1)
         ),
         "checkpoints.interruption_every_s: it saves every so many steps. Unset it, and set every_steps.": (
             checkpoints.interruption_every_s is not None

@@ -18,7 +18,7 @@ from pipeline.training.plan import TrainingPlan
 DDP = Distribution()
 SHARDED = [
     Distribution(strategy=strategy, cpu_offload=offload)
-    for strategy, offload in itertools.product(("fsdp2", "zero2", "zero3"), (False, True))
+    for strategy, offload in itertools.product(("fsdp2", "zero2"), (False, True))
 ]
 
 

@@ -43,7 +43,7 @@ OTHER: dict[str, dict[str, Any]] = {
     "checkpoints": {
         "every_steps": 4, "interruption_every_s": 3600.0, "keep_last": 3, "keep_best": 2, "mirror": "s3://bucket",
     },
-    "distribution": {"strategy": "zero3", "cpu_offload": True},
+    "distribution": {"strategy": "zero2", "cpu_offload": True},
     "training": {
         "engine": "trl",
         "seed": 7, "threads": 2, "timeout_s": 1.0, "grace_s": 5.0,
