@@ -10,7 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipeline.core.model_files import header
 from pipeline.training.nemo.render import METRIC
 
 Row = dict[str, float]
@@ -50,6 +49,8 @@ Say = Callable[[str], None]
 INFO = "training_info.json"
 WEIGHTS = Path("policy", "weights", "model")
 ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
+PARTS = ("config.yaml", "train_dataloader.pt", "policy/optimizer", "policy/tokenizer")
+"""Of a checkpoint. Without an optimizer NeMo RL begins with a fresh one."""
 UNSEEN = ("kl", "entropy", "grad_norm", "frac_reward_zero_std", "completions/clipped_ratio", "text/distinct")
 """Metrics with a limit in `training.sentinel` that it sends to logging services alone."""
 
@@ -138,27 +139,14 @@ def best(saved: Sequence[SavedCheckpoint]) -> SavedCheckpoint | None:
 def find_flaw(folder: Path, lora: bool) -> str | None:
     """Why a checkpoint must not be resumed or converted from, or None."""
     try:
-        info = json.loads((folder / INFO).read_text())
-        reached = info["total_steps"]
+        reached = json.loads((folder / INFO).read_text())["total_steps"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         return f"{INFO} cannot be read ({type(error).__name__})"
     if folder.name != f"step_{reached}":
         return f"{INFO} is of step {reached}"
-    # Without an optimizer NeMo RL begins with a fresh one.
-    for name in ("config.yaml", "train_dataloader.pt", "policy/optimizer/", "policy/tokenizer/"):
+    for name in (*PARTS, *(WEIGHTS / name for name in (ADAPTER if lora else (".metadata",)))):
         path = folder / name
-        if not (any(each.is_file() for each in path.rglob("*")) if name.endswith("/") else path.is_file()):
-            return f"{name.rstrip('/')} is missing"
-    weights = folder / WEIGHTS
-    if missing := [name for name in (ADAPTER if lora else (".metadata",)) if not (weights / name).is_file()]:
-        return f"{WEIGHTS / missing[0]} is missing"
-    if not lora and not any(weights.glob("*.distcp")):
-        return f"{WEIGHTS} has no shards"
-    if empty := [each for each in sorted(folder.rglob("*")) if each.is_file() and not each.stat().st_size]:
-        return f"{empty[0].relative_to(folder)} is empty"
-    if lora:
-        try:
-            header(weights / ADAPTER[1])
-        except ValueError as error:
-            return f"{ADAPTER[1]} is torn ({error})"
+        files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
+        if not files or not all(each.stat().st_size for each in files):
+            return f"{name} is missing or empty"
     return None

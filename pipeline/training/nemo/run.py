@@ -18,7 +18,6 @@ from pipeline.core.model_files import adapter_config
 from pipeline.core.processes import Child
 from pipeline.core.storage import CheckpointRef, write_atomically
 from pipeline.training.account import result_of
-from pipeline.training.checkpoints import Superseded
 from pipeline.training.journal import Kind, MetricsLog, TrainingJournal, read_journal, read_rows, step_line
 from pipeline.training.nemo import data
 from pipeline.training.nemo.output import (
@@ -49,8 +48,6 @@ from pipeline.training.sentinel import HealthMonitor
 from pipeline.training.weights import publish_weights
 
 KILL_AFTER_S = 10.0
-FENCE_S = 2.0
-"""Between two looks at the claim on the folder."""
 
 
 def run(
@@ -62,8 +59,8 @@ def run(
     fence: Callable[[], None] = lambda: None,
 ) -> TrainingResult:
     """Train in `folder` with the NeMo RL in `checkout`, resuming what earlier attempts left; publish the weights.
-    `fence` raises once a later start has claimed the folder: NeMo RL, which saves by itself, is ended then. Raises
-    ValueError, RuntimeError or SystemExit as the module says."""
+    `fence` raises once a later start has claimed the folder: NeMo RL, which saves by itself, is ended at its next line.
+    Raises ValueError, RuntimeError or SystemExit as the module says."""
     folder, checkout = folder.absolute(), checkout.absolute()
     config = prepare(plan, folder, checkout)
     say(f"health: off for {', '.join(UNSEEN)}, which NeMo RL does not print; the sentinel watches the rest")
@@ -145,7 +142,10 @@ class _Attempt:
             with Child(line, grace_s, watched=True, cwd=checkout, environment=cache) as self._child:
                 if self._preempted:  # SIGTERM came while it was being started
                     self._child.end()
-                code = follow(self._child, self._take, fence)
+                for printed in self._child.lines():
+                    fence()
+                    self._take(printed)
+                code = self._child.wait()
         finally:
             signal.signal(signal.SIGTERM, before)
         fence()
@@ -209,23 +209,6 @@ class _Attempt:
         self.watch.add(row)
         if self.stopped and self._child is not None:
             self._child.end()
-
-
-def follow(child: Child, take: Callable[[str], None], fence: Callable[[], None]) -> int:
-    """Hand on each line to its end; returns the exit code. Ends it when `fence` raises, asked every few seconds."""
-
-    def check() -> None:
-        while child.code is None:
-            try:
-                fence()
-            except Superseded:
-                return child.end()
-            time.sleep(FENCE_S)
-
-    threading.Thread(target=check, daemon=True).start()
-    for line in child.lines():
-        take(line)
-    return child.wait()
 
 
 def export(

@@ -13,13 +13,12 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.core.processes import Child
 from pipeline.core.storage import digest_dir, digest_file
-from pipeline.training.checkpoints.claims import claim
+from pipeline.training.checkpoints.claims import Superseded, claim
 from pipeline.training.nemo.render import configuration, workspace
-from pipeline.training.nemo.run import follow, run
+from pipeline.training.nemo.run import run
 from pipeline.training.plan import TrainingPlan
-from pipeline.training.result import PREEMPTED, TrainingResult
+from pipeline.training.result import TrainingResult
 from tests.processes import is_alive, wait_for
 
 from .plans import SECTIONS, make_plan
@@ -135,11 +134,17 @@ def test_a_save_under_way_is_given_the_grace(checkout: Path, tmp_path: Path) -> 
     assert (root / "step_4").is_dir() and not list(root.glob("tmp_*"))
 
 
-def test_a_later_start_ends_the_engine_of_an_earlier_one(tmp_path: Path) -> None:
-    own = claim(tmp_path, 1)
-    hangs = (sys.executable, "-uc", "print('a step'); import time; time.sleep(600)")
-    with Child(hangs, 10.0, watched=True) as child:
-        assert follow(child, lambda line: [claim(tmp_path, 1)], own.check) == PREEMPTED
+def test_a_later_start_ends_the_engine_of_an_earlier_one(checkout: Path, tmp_path: Path) -> None:
+    plan, own = make_plan(tmp_path), claim(tmp_path, 1)
+    behave(checkout, pause_at=3)
+
+    def say(line: str) -> None:
+        if "step 2/6" in line:
+            claim(tmp_path, 2)
+
+    with pytest.raises(Superseded):
+        run(plan, tmp_path, checkout, say, PYTHON, own.check)
+    assert not is_alive(int((checkout / "pid").read_text()))
 
 
 def test_a_half_written_checkpoint_is_passed_over_by_name(checkout: Path, tmp_path: Path) -> None:
