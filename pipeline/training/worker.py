@@ -100,9 +100,8 @@ def _train(
     journal, keeper = TrainingJournal(journal_file if first else None), None
     if first:
         shutil.rmtree(folder / "trl", ignore_errors=True)  # the torn rest of a killed attempt
-        attempt = 1 + sum(event.kind == "started" for event in read_journal(journal_file))
         origin = Origin(plan.digest(), plan.world_size, plan.iteration)
-        keeper = Checkpointer(folder / "checkpoints", origin, attempt, plan.training.checkpoints, emit, fence)
+        keeper = Checkpointer(folder / "checkpoints", origin, plan.training.checkpoints, emit, fence)
     objects: list[Any] = [keeper.newest() if keeper else None]
     broadcast_object_list(objects)  # the first rank's, to all
     resume: Path | None = objects[0]

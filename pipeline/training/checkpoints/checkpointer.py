@@ -29,12 +29,11 @@ class Checkpointer:
         self,
         root: Path,
         origin: Origin,
-        attempt: int,
         settings: Checkpoints,
         say: Callable[[str], None],
         fence: Callable[[], None] = lambda: None,
     ) -> None:
-        self._root, self._attempt, self._settings, self._say = root, attempt, settings, say
+        self._root, self._settings, self._say = root, settings, say
         self._origin, self.fence = origin, fence
         self._flawed: set[int] = set()
         root.mkdir(parents=True, exist_ok=True)
@@ -99,11 +98,10 @@ class Checkpointer:
             step=step,
             world_size=self._origin.world_size,
             score=score,
-            attempt=self._attempt,
             files=manifests.measure(saved),
         )
         assert manifest.files, f"the trainer saved nothing in {saved}"
-        write_atomically(saved / MANIFEST, manifests.sealed(manifest))
+        write_atomically(saved / MANIFEST, manifests.written(manifest))
         self.fence()
         remove(final)  # not whole: an attempt passed it over
         published_now = publish_dir(saved, final)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from pydantic import ValidationError, field_validator
 
-from pipeline.core.storage import Record, digest_file, digest_json
+from pipeline.core.storage import Record, digest_file
 from pipeline.recipe import Checkpoints
 
 MANIFEST = "manifest.json"
@@ -37,8 +37,6 @@ class CheckpointManifest(Record):
     world_size: int
     score: float | None
     """Held-out accuracy at this step; None where none was measured."""
-    attempt: int
-    """Which start of the training saved it."""
     files: dict[str, str]
     """sha256 by path relative to the checkpoint, with forward slashes."""
 
@@ -52,27 +50,17 @@ class CheckpointManifest(Record):
         return files
 
 
-class SealedManifest(Record):
-    """What lies on disk, with the sha256 of the manifest's canonical JSON."""
-
-    manifest: CheckpointManifest
-    sha256: str
-
-
-def sealed(manifest: CheckpointManifest) -> bytes:
+def written(manifest: CheckpointManifest) -> bytes:
     """The content of the manifest's file."""
-    return (SealedManifest(manifest=manifest, sha256=digest_json(manifest)).model_dump_json(indent=2) + "\n").encode()
+    return (manifest.model_dump_json(indent=2) + "\n").encode()
 
 
-def unseal(content: bytes, origin: Origin, step: int) -> CheckpointManifest:
+def checked(content: bytes, origin: Origin, step: int) -> CheckpointManifest:
     """The manifest of the checkpoint of `step`. Raises ValueError with the reason why it must not be resumed from."""
     try:
-        found = SealedManifest.model_validate_json(content)
+        manifest = CheckpointManifest.model_validate_json(content)
     except ValidationError as error:
         raise ValueError(f"{MANIFEST} cannot be read ({error.errors()[0]['msg']})") from error
-    manifest = found.manifest
-    if digest_json(manifest) != found.sha256:
-        raise ValueError(f"{MANIFEST} does not have its own sha256")
     if manifest.world_size != origin.world_size:
         raise ValueError(f"{manifest.world_size} processes saved it, and now there are {origin.world_size}")
     if manifest.plan_digest != origin.plan_digest:
@@ -83,11 +71,11 @@ def unseal(content: bytes, origin: Origin, step: int) -> CheckpointManifest:
 
 
 def read(folder: Path, origin: Origin) -> CheckpointManifest:
-    """The manifest of a folder named after its step. Raises ValueError as `unseal` does."""
+    """The manifest of a folder named after its step. Raises ValueError as `checked` does."""
     step = step_of(folder.name)
     assert step is not None, folder
     try:
-        return unseal((folder / MANIFEST).read_bytes(), origin, step)
+        return checked((folder / MANIFEST).read_bytes(), origin, step)
     except OSError as error:
         raise ValueError(f"{MANIFEST} cannot be read ({error.strerror})") from error
 

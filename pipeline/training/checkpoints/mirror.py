@@ -22,12 +22,12 @@ from pipeline.training.checkpoints.manifest import (
     MANIFEST,
     CheckpointManifest,
     Origin,
+    checked,
     folder_name,
     keep,
     read,
-    sealed,
     step_of,
-    unseal,
+    written,
 )
 
 CLAIM = "writer.json"
@@ -175,7 +175,7 @@ class Mirror(MirrorFolder):
         found: list[CheckpointManifest] = []
         for step in self._steps():
             try:
-                found.append(unseal(self._fs.cat_file(self._path(step, MANIFEST)), self.origin, step))
+                found.append(checked(self._fs.cat_file(self._path(step, MANIFEST)), self.origin, step))
             except FileNotFoundError:
                 warn(f"{folder_name(step)} in the mirror is passed over: {MANIFEST} is missing, its upload was cut")
             except ValueError as reason:
@@ -186,7 +186,7 @@ class Mirror(MirrorFolder):
         """Download a checkpoint's files into the folder `into`. Nothing is verified here."""
         names = list(manifest.files)
         self._fs.get([self._path(manifest.step, name) for name in names], [str(into / name) for name in names])
-        write_atomically(into / MANIFEST, sealed(manifest))
+        write_atomically(into / MANIFEST, written(manifest))
 
     def put(self, folder: Path, manifest: CheckpointManifest) -> bool:
         """Upload a published checkpoint, its manifest last. False: another attempt writes here now, or an erasure has
@@ -195,7 +195,7 @@ class Mirror(MirrorFolder):
             return False
         at = self._path(manifest.step, MANIFEST)
         if self._fs.exists(at):
-            if self._fs.cat_file(at) == sealed(manifest):
+            if self._fs.cat_file(at) == written(manifest):
                 return True
             self._fs.rm_file(at)  # never trusted while its files change
         names = list(manifest.files)
@@ -245,10 +245,10 @@ class Uploads:
     def __init__(self, mirror: Mirror, settings: Checkpoints, say: Callable[[str], None]) -> None:
         self._mirror, self._settings, self._say = mirror, settings, say
         self._changed = threading.Condition()
-        self._waiting: Path | None = None
+        self._newest: Path | None = None
+        """Not up yet; it is tried while `_due`."""
         self._flying: Path | None = None
-        self._failed: Path | None = None
-        self._closed = False
+        self._due = self._closed = False
         self.erased = False
         """Whether an erasure has closed the mirror to this training."""
         threading.Thread(target=self._work, name="checkpoint-uploads", daemon=True).start()
@@ -256,22 +256,21 @@ class Uploads:
     def offer(self, folder: Path) -> None:
         """Upload `folder` when the one in flight is done, in the place of any that waits."""
         with self._changed:
-            self._waiting, self._failed = folder, None
+            self._newest, self._due = folder, True
             self._changed.notify_all()
 
     def needs(self, folder: Path) -> bool:
         """Whether `folder` is in flight or waits, and must not be removed."""
         with self._changed:
-            return folder in (self._waiting, self._flying)
+            return folder in (self._newest, self._flying)
 
     def drain(self, timeout_s: float) -> bool:
         """Wait until nothing waits or flies; one that failed last is tried once more. Whether the newest is up."""
         with self._changed:
-            if self._failed is not None and self._flying is None:
-                self._waiting, self._failed = self._failed, None
-                self._changed.notify_all()
-            idle = self._changed.wait_for(lambda: self._closed or not (self._waiting or self._flying), timeout_s)
-            return idle and not (self._waiting or self._flying or self._failed)
+            self._due = self._newest not in (None, self._flying)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._closed or not (self._due or self._flying), timeout_s)
+            return self._newest is None and self._flying is None
 
     def close(self) -> None:
         """Take no more. One in flight may go on to its end, or be cut by the end of the process."""
@@ -288,15 +287,16 @@ class Uploads:
             self._say(f"the mirror {self._mirror.uri} cannot be written to yet ({type(error).__name__}: {error})")
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._closed or self._waiting is not None)
-                if self._closed or self._waiting is None:
+                self._changed.wait_for(lambda: self._closed or self._due)
+                if self._closed or self._newest is None:
                     return
-                self._flying, self._waiting = self._waiting, None
-                folder = self._flying
+                folder = self._flying = self._newest
+                self._due = False
             up = self._upload(folder)
             with self._changed:
                 self._flying = None
-                self._failed = None if up or self._waiting else folder
+                if up and self._newest == folder:
+                    self._newest, self._due = None, False
                 self._changed.notify_all()
 
     def _upload(self, folder: Path) -> bool:

@@ -22,16 +22,13 @@ class Run:
         folder: Path,
         plan: str = PLAN,
         world_size: int = 1,
-        attempt: int = 1,
         iteration: str = "",
         **settings: object,
     ):
         self.folder, self.root = folder, folder / "checkpoints"
         self.said: list[str] = []
         origin = Origin(plan, world_size, iteration)
-        self.checkpoints = Checkpointer(
-            self.root, origin, attempt, Checkpoints.model_validate(settings), self.said.append
-        )
+        self.checkpoints = Checkpointer(self.root, origin, Checkpoints.model_validate(settings), self.said.append)
 
     def save(self, step: int, score: float | None = None) -> Path:
         return self.checkpoints.commit(trained(self.folder / "trl" / f"checkpoint-{step}", step), step, score)
@@ -70,7 +67,7 @@ HARMS: dict[str, Callable[[Path], object]] = {
 
 def is_whole(folder: Path) -> bool:
     """The same question as the code's own, answered without it."""
-    files = json.loads((folder / MANIFEST).read_text())["manifest"]["files"]
+    files = json.loads((folder / MANIFEST).read_text())["files"]
     there = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()} - {MANIFEST}
     return there == files.keys() and all(
         hashlib.sha256((folder / name).read_bytes()).hexdigest() == sha256 for name, sha256 in files.items()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pipeline.training.checkpoints import MANIFEST
-from pipeline.training.checkpoints.manifest import Origin, read, sealed
+from pipeline.training.checkpoints.manifest import Origin, read, written
 
 from .conftest import FILES, HARMS, PLAN, STATE, WEIGHTS, Run, is_whole, trained
 
@@ -20,9 +20,9 @@ def test_commit_publishes_whole_and_keeps_last_and_best(tmp_path: Path) -> None:
     assert run.best() == "step-000010"
     assert not list((tmp_path / "trl").iterdir())
     assert run.said == []
-    manifest = json.loads((run.root / "step-000010" / MANIFEST).read_text())["manifest"]
-    assert {key: manifest[key] for key in ("plan_digest", "step", "world_size", "score", "attempt")} == {
-        "plan_digest": PLAN, "step": 10, "world_size": 1, "score": 0.9, "attempt": 1,
+    manifest = json.loads((run.root / "step-000010" / MANIFEST).read_text())
+    assert {key: manifest[key] for key in ("plan_digest", "step", "world_size", "score")} == {
+        "plan_digest": PLAN, "step": 10, "world_size": 1, "score": 0.9,
     }  # fmt: skip
     assert manifest["files"].keys() == set(FILES)
 
@@ -80,7 +80,7 @@ def test_manifest_naming_a_file_outside_its_folder_is_refused(tmp_path: Path, na
     folder = Run(tmp_path).save(5)
     true = read(folder, Origin(PLAN, 1))
     files = {name: true.files[WEIGHTS], STATE: true.files[STATE]}
-    (folder / MANIFEST).write_bytes(sealed(true.model_copy(update={"files": files})))
+    (folder / MANIFEST).write_bytes(written(true.model_copy(update={"files": files})))
     run = Run(tmp_path)
     assert run.newest() is None
     assert f"{name!r}, which is no file inside its folder" in run.said[0]

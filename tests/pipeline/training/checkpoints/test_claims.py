@@ -19,7 +19,7 @@ from .conftest import trained
 
 
 def keeper(root: Path, fence: Callable[[], None]) -> Checkpointer:
-    return Checkpointer(root / "checkpoints", Origin("p", 1), 1, Checkpoints(), print, fence)
+    return Checkpointer(root / "checkpoints", Origin("p", 1), Checkpoints(), print, fence)
 
 
 def test_the_newest_claim_has_the_directory(tmp_path: Path) -> None:

@@ -30,8 +30,8 @@ def uri(mirror: Path) -> str:
     return f"file://{mirror.parent}"
 
 
-def attempt(folder: Path, uri: str, number: int = 1, **settings: object) -> Run:
-    return Run(folder, attempt=number, mirror=uri, **settings)
+def attempt(folder: Path, uri: str, **settings: object) -> Run:
+    return Run(folder, mirror=uri, **settings)
 
 
 def up(run: Run, step: int, score: float | None = None) -> Path:
@@ -106,7 +106,7 @@ def test_upload_that_a_kill_left_out_happens_at_the_next_start(tmp_path: Path, u
     assert run.checkpoints.drain(TIMEOUT_S)
     assert is_whole(mirror / "step-000005")
     up_since = (mirror / "step-000005" / MANIFEST).stat().st_mtime_ns
-    later = attempt(tmp_path, uri, 2)
+    later = attempt(tmp_path, uri)
     later.newest()
     assert later.checkpoints.drain(TIMEOUT_S)
     assert (mirror / "step-000005" / MANIFEST).stat().st_mtime_ns == up_since, "it is not uploaded again"
@@ -199,7 +199,7 @@ def test_checkpoint_whose_files_change_is_not_trusted(
     tmp_path: Path, uri: str, mirror: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     up(attempt(tmp_path / "first", uri), 5)
-    folder = Run(tmp_path / "second", attempt=2).save(5)  # the same step again
+    folder = Run(tmp_path / "second").save(5, 0.5)  # the same step again
 
     def cut(*args: object, **options: object) -> None:
         raise ConnectionResetError
@@ -212,7 +212,7 @@ def test_checkpoint_whose_files_change_is_not_trusted(
 
 @pytest.mark.parametrize("left", [b'{"attempt":', None])
 def test_a_claim_that_was_lost_is_made_again(tmp_path: Path, uri: str, mirror: Path, left: bytes | None) -> None:
-    run = attempt(tmp_path, uri, number=3)
+    run = attempt(tmp_path, uri)
     up(run, 5)
     own = claimed(mirror)
     (mirror / CLAIM).unlink() if left is None else (mirror / CLAIM).write_bytes(left)

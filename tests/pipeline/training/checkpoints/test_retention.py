@@ -20,7 +20,7 @@ SCORES = st.one_of(st.none(), st.just(math.nan), st.sampled_from([0.0, 0.25, 0.5
 
 
 def at(step: int, score: float | None) -> CheckpointManifest:
-    return CheckpointManifest(plan_digest="p", step=step, world_size=1, score=score, attempt=1, files={})
+    return CheckpointManifest(plan_digest="p", step=step, world_size=1, score=score, files={})
 
 
 @given(
