@@ -106,9 +106,8 @@ def _live(
     """Metrics in MLflow as they come; of a training that is over, nothing more comes."""
     if deployment.store().read(iteration.path(layout.RESULT), TrainingResult) is not None:
         return nullcontext()
-    is_here = deployment.recipe().compute.kubernetes is None
     tags = launch_tags(deployment, context.run)
-    return MetricsSender(deployment.mlflow, deployment.store(), iteration, tags, context.log.warning, is_here)
+    return MetricsSender(deployment.mlflow, deployment.store(), iteration, tags, context.log.warning)
 
 
 def _refuse_withdrawn(deployment: Deployment, plan: TrainingPlan) -> None:

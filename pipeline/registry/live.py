@@ -16,7 +16,6 @@ from pipeline.training.journal import read_rows
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
-    from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
 EVERY_S = 2.0
 ENDS_WITHIN_S = 5.0
@@ -33,20 +32,17 @@ class MetricsSender(threading.Thread):
         iteration: Iteration,
         tags: Mapping[str, str],
         log: Callable[[str], None],
-        is_here: bool = True,
     ) -> None:
         """`addresses` is called when there is something to send; where it raises, MLflow is unreachable. `log` gets one
-        line then. `is_here`: the training runs on this machine, whose load is then logged."""
+        line then."""
         super().__init__(name="live metrics", daemon=True)
         self._find, self._store, self._iteration, self._tags, self._log = addresses, store, iteration, tags, log
-        self._is_here = is_here
         self._over = threading.Event()
         self._failed = self._missed = False
         self._at = 0
         self._addresses: MlflowAddresses | None = None
         self._client: MlflowClient | None = None
         self._run: Run | None = None
-        self._monitor: SystemMetricsMonitor | None = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -78,8 +74,6 @@ class MetricsSender(threading.Thread):
                         "they are sent when MLflow answers, at the latest when the iteration is put on record."
                     )
                 self._missed = True
-        if self._monitor is not None:
-            self._monitor.finish()
 
     def _send(self) -> None:
         if not runs.training_started(self._store, self._iteration):
@@ -96,18 +90,5 @@ class MetricsSender(threading.Thread):
             client.update_run(run.info.run_id, "RUNNING")
             runs.log_tags(client, run, self._tags)
             self._run = run
-            self._monitor = _monitor(run, addresses) if self._is_here else None
         runs.log_points(client, self._run, rows)
         self._at = end
-
-
-def _monitor(run: Run, addresses: MlflowAddresses) -> SystemMetricsMonitor | None:
-    from mlflow.environment_variables import MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING as switch
-
-    if not switch.get():
-        return None
-    from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
-
-    monitor = SystemMetricsMonitor(run.info.run_id, resume_logging=True, tracking_uri=addresses.tracking)
-    monitor.start()
-    return monitor

@@ -115,15 +115,3 @@ def model_card(name: str, lineage: Mapping[str, str], sections: Mapping[str, str
     rows = [f"| {key} | `{value}` |" for key, value in lineage.items() if value]
     table = "\n".join(["| what | value |", "| --- | --- |", *rows])
     return "\n\n".join([f"# {name}", *body, "## Lineage", table]) + "\n"
-
-
-def front_matter(lineage: Mapping[str, str]) -> str:
-    """The card's metadata for the Hub, without a base that is a version of a registry."""
-    base = lineage["base"]
-    fields = {
-        "library_name": "transformers",
-        "pipeline_tag": "text-generation",
-        **({} if base.startswith("models:/") else {"base_model": base}),
-        "tags": ["preference-tuning", f"verdict:{lineage['verdict']}"],
-    }
-    return f"---\n{yaml.safe_dump(fields, sort_keys=False)}---\n\n"

@@ -17,7 +17,6 @@ from pipeline.registry.model_artifacts import (
     ADAPTER,
     MODEL,
     base_id,
-    front_matter,
     model_card,
     stage_adapter,
     stage_model,
@@ -82,7 +81,7 @@ def record(
     runs.log_points(client, run, _rows(store, run, iteration, contents.metrics))
     runs.log_dataset(client, run, store, iteration)
     runs.log_tags(client, run, {**contents.tags, **lineage, NOTE: _short(text)})
-    _log_artifacts(client, run, checkpoint, contents, lineage, front_matter(lineage) + text)
+    _log_artifacts(client, run, checkpoint, contents, lineage, text)
     version = _version(client, run, iteration, checkpoint, lineage, text) if judged.verdict == "PASS" else None
     client.set_terminated(run.info.run_id, "FINISHED")
     return RecordedVersion(run=runs.identity(run), version=version)

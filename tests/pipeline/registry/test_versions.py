@@ -5,12 +5,10 @@ import struct
 import zlib
 
 import pytest
-from huggingface_hub import RepoCard
 
 from pipeline.core.iteration import identify
 from pipeline.core.storage import DatasetRef, ModelRef, Store, digest_dir
 from pipeline.registry import versions
-from pipeline.registry.model_artifacts import front_matter, model_card
 from pipeline.registry.runs import MlflowAddresses
 from pipeline.registry.versions import project
 from pipeline.rollout.fold import read_state
@@ -18,7 +16,7 @@ from pipeline.rollout.propose import RolloutCandidate, propose
 from pipeline.rollout.record import JudgedCandidate, Phase
 from tests.pipeline.rollout.conftest import BASE, POLICY, World
 
-from .conftest import CARD, put_on_record
+from .conftest import put_on_record
 
 
 def png():
@@ -221,13 +219,3 @@ def test_aliases_follow_the_record_and_heal(place, tmp_path):
     with pytest.raises(ValueError, match=r"lost previous 1\. Restore"):
         project(uri, state)
     assert client.get_registered_model(name).aliases == {"champion": two.version}
-
-
-@pytest.mark.parametrize("base", ["team/tiny", "models:/chat/3"])
-def test_a_card_begins_with_what_the_hub_reads(base: str) -> None:
-    lineage = {"base": base, "verdict": "PASS"}
-    page = front_matter(lineage) + model_card("demo", lineage, CARD)
-    read = RepoCard(page, ignore_metadata_errors=False)
-    assert (read.data.library_name, read.data.pipeline_tag) == ("transformers", "text-generation")
-    assert read.data.get("base_model") == (None if base.startswith("models:/") else base)
-    assert read.text.lstrip().startswith("# demo")
