@@ -41,10 +41,6 @@ class Validation(Section):
     """Length limit of an answer; one that reaches it counts as truncated. Under NeMo RL that of `grpo`."""
     seed: ClassVar[int] = 17
     """Seed of the sampling, the same at each validation: differences are those of the policy."""
-    scorer: ScorerName | None = None
-    """Scores the answers to held-out prompts without a reference: a score that falls stops the training, and the
-    checkpoint with the best one stays. null: where a training is rewarded by scorers, one that rewards.fresh does not
-    weigh, else the one that it weighs least."""
 
 
 class Sentinel(Section):

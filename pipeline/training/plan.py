@@ -14,7 +14,7 @@ from pipeline.selection.preferences import PreferenceDataset
 from pipeline.traces.context import IterationContext
 from pipeline.traces.erased import shared_lock
 from pipeline.training.checkpoints.mirror import place_of, remember
-from pipeline.training.schedule import Metadata, checkable, held_out_rows, schedule
+from pipeline.training.schedule import Metadata, held_out_rows, schedule
 from pipeline.training.scoring import FreshScorers, scorers_of
 
 
@@ -49,14 +49,9 @@ class TrainingPlan(Record):
         return self.method
 
     @property
-    def on_scores(self) -> bool:
-        """Whether completions are rewarded that no reference can check."""
-        return self.scorers is not None and bool(self.scorers.reward)
-
-    @property
     def answer_kl_stop(self) -> float | None:
         """KL to the base model in nats an answer that stops the training; None: no such limit."""
-        return _answer_kl_stop(self.trained_by(), self.on_scores)
+        return _answer_kl_stop(self.trained_by(), self.scorers is not None)
 
     @property
     def judged_by(self) -> str:
@@ -72,7 +67,7 @@ class TrainingPlan(Record):
         Checkpoints of another plan don't fit."""
         assert self.data is not None, "a plan without training has no digest"
         scored_by: dict[str, object] = {}
-        if self.scorers is not None and self.on_scores:
+        if self.scorers is not None:
             model = self.scorers.reward_model if "reward_model" in self.scorers.reward else None
             scored_by = {"reward": self.scorers.reward, "reward_model": model.digest if model else ""}
         return digest_json(
@@ -113,15 +108,13 @@ def plan_training(
             agreed = frozenset(trace for trace, _ in governed())
             data, dropped = schedule(context, dataset, method, agreed, metadata)
             on_scores = method.group_size is not None and not dataset.evidence.frontier_prompts
-            scorers = scorers_of(context, on_scores)
+            scorers = scorers_of(context) if on_scores else None
             held_out = held_out_rows(context, dataset, method, agreed, metadata, on_scores)
-            if held_out is None or checkable(held_out):  # no second scorer where no held-out prompt lacks its reference
-                if scorers is not None and scorers.reward:
-                    raise ValueError(
-                        "A second scorer has to watch held-out prompts without references, and there are none: raise "
-                        "selection.held_out_share, or train by another method."
-                    )
-                scorers = None
+            if on_scores and held_out is None:
+                raise ValueError(
+                    "A second scorer has to watch held-out prompts without references, and there are none: raise "
+                    "selection.held_out_share, or train by another method."
+                )
             _refuse(method, training, held_out, on_scores)
         made = TrainingPlan(
             iteration=iteration.id,

@@ -90,12 +90,6 @@ def metadata_by_prompt(*tables: DatasetRef | None) -> dict[str, str]:
     return by_prompt
 
 
-def checkable(held_out: DatasetRef) -> bool:
-    """Whether any of the prompts has a reference."""
-    references = pq.read_table(held_out.uri, columns=["reference"])["reference"]
-    return references.null_count < len(references)
-
-
 def _with_metadata(
     context: IterationContext, rows: list[Row], agreed: Collection[str], metadata: Metadata
 ) -> list[Row]:

@@ -1,5 +1,5 @@
 """Which scorers reward completions without a reference, and which one watches held-out prompts, where a policy that
-learns to please its reward shows first (arXiv 2210.10760): the one named, else the one that the reward weighs least."""
+learns to please its reward shows first (arXiv 2210.10760): the one that the reward weighs least."""
 
 from pipeline.core import layout
 from pipeline.core.storage import ModelRef, Record
@@ -14,9 +14,8 @@ SCORERS: tuple[ScorerName, ...] = ("judge", "reward_model", "custom")
 class FreshScorers(Record):
     """The scorers of a training."""
 
-    reward: tuple[ScorerName, ...] = ()
-    """Those that the reward of a completion without a reference is composed of, with the rules; empty where the rows
-    have references, or nothing is drawn."""
+    reward: tuple[ScorerName, ...]
+    """Those that the reward of a completion is composed of, with the rules."""
     watching: ScorerName
     """Scores the answers to held-out prompts."""
     reward_model: ModelRef | None = None
@@ -27,32 +26,25 @@ class FreshScorers(Record):
         return "judge" in (*self.reward, self.watching)
 
 
-def scorers_of(context: IterationContext, on_scores: bool) -> FreshScorers | None:
-    """The scorers of a training on completions without references (`on_scores`), or on others where the recipe names a
-    second scorer. Raises ValueError for what the recipe or the iteration lacks."""
+def scorers_of(context: IterationContext) -> FreshScorers:
+    """The scorers of a training on completions without references. Raises ValueError for what the recipe or the
+    iteration lacks."""
     rewards, training = context.recipe.rewards, context.recipe.training
-    chosen = training.validation.scorer
-    if not on_scores and chosen is None:
-        return None
     configured: list[ScorerName] = [name for name in SCORERS if getattr(rewards, name) is not None]
-    reward: tuple[ScorerName, ...] = ()
-    if on_scores:
-        reward = tuple(name for name in configured if getattr(rewards.fresh, name) > 0)
-        problem = ""
-        if training.engine != "trl":
-            problem = f"training.engine {training.engine} knows right and wrong alone. Set trl"
-        elif not reward:
-            problem = "rewards.fresh weighs no scorer that the recipe has. Add rewards.judge or rewards.reward_model"
-        elif not training.validation.every_steps or not training.checkpoints.keep_best:
-            problem = (
-                "a second scorer has to watch held-out prompts, and the checkpoint that it likes best stays. Set "
-                "training.validation.every_steps and training.checkpoints.keep_best"
-            )
-        if problem:
-            raise ValueError(f"The prompts have no reference answers, and {problem}, or train by another method.")
-    if chosen is not None and chosen not in configured:
-        raise ValueError(f"training.validation.scorer names {chosen}, and there is none: add rewards.{chosen}.")
-    watching: ScorerName = chosen or min(configured, key=lambda name: getattr(rewards.fresh, name))
+    reward = tuple(name for name in configured if getattr(rewards.fresh, name) > 0)
+    problem = ""
+    if training.engine != "trl":
+        problem = f"training.engine {training.engine} knows right and wrong alone. Set trl"
+    elif not reward:
+        problem = "rewards.fresh weighs no scorer that the recipe has. Add rewards.judge or rewards.reward_model"
+    elif not training.validation.every_steps or not training.checkpoints.keep_best:
+        problem = (
+            "a second scorer has to watch held-out prompts, and the checkpoint that it likes best stays. Set "
+            "training.validation.every_steps and training.checkpoints.keep_best"
+        )
+    if problem:
+        raise ValueError(f"The prompts have no reference answers, and {problem}, or train by another method.")
+    watching = min(configured, key=lambda name: getattr(rewards.fresh, name))
     if reward == (watching,):
         raise ValueError(
             f"rewards.fresh pays by {watching} alone, and nothing else could watch the training. Add a second scorer "
@@ -74,7 +66,7 @@ def _admitted_model(context: IterationContext) -> ModelRef:
     if report is None or report.model is None or not report.counts_beside(context.recipe.rewards.fresh):
         why = "it is not there" if report is None else report.reason or "; ".join(report.reasons)
         raise ValueError(
-            f"The iteration's reward model may not score a training: {why}. Give it no weight in rewards.fresh, and "
-            "another training.validation.scorer, or collect what it lacks."
+            f"The iteration's reward model may not score a training: {why}. Take it out of rewards, or "
+            "collect what it lacks."
         )
     return report.model

@@ -61,7 +61,7 @@ def work(plan: TrainingPlan, folder: Path, started_at: float, attempt: int = 0) 
             strategy = environment(plan.training.distribution, on_gpu=torch.cuda.is_available(), second_model=second)
             os.environ.update(strategy)
             tokenizer = load_tokenizer(plan)
-            checked = method.group_size is not None and not plan.on_scores
+            checked = method.group_size is not None and plan.scorers is None
             custom = custom_scorer("verified", plan.rewards) if checked else None
             if custom is not None:
                 custom.start()

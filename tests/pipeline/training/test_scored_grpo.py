@@ -22,7 +22,7 @@ from tests.fork_server import ForkServer, result_of
 from tests.pipeline.rewards.functions import write_function
 from tests.pipeline.rewards.judge.endpoint import Request, Said, Server, parts, scored, serving
 from tests.pipeline.training.plans import folder
-from tests.pipeline.training.scored_plans import ASKED, loves, make_scored_plan, rubric
+from tests.pipeline.training.scored_plans import loves, make_scored_plan, rubric
 
 LENGTH = """
     def reward(prompt, completion, reference, metadata):
@@ -65,11 +65,6 @@ SCORED: dict[str, Any] = {"judge": rubric(), "fresh": BOTH, "reward_model": Rewa
         ({"judge": rubric()}, {}, "rewards.fresh pays by judge alone, and nothing else could watch"),
         ({"judge": rubric(), "fresh": BOTH}, {"validation": Validation()}, "Set training.validation.every_steps"),
         ({"judge": rubric()}, {"engine": "nemo_rl"}, "training.engine nemo_rl knows right and wrong alone"),
-        (
-            {"judge": rubric()},
-            {"validation": ASKED.model_copy(update={"scorer": "custom"})},
-            "training.validation.scorer names custom, and there is none",
-        ),
         (SCORED, {}, "reward model may not score a training: it is not there"),
         (
             SCORED,
@@ -87,17 +82,15 @@ def test_what_cannot_be_meant_is_refused_with_the_plan(
 
 
 def test_the_second_scorer_is_the_one_that_weighs_least(tmp_path: Path) -> None:
-    def watching(name: str, fresh: Weights, **changes: Any) -> str:
+    def watching(name: str, fresh: Weights) -> str:
         settings: dict[str, Any] = {"judge": rubric(), "reward_model": RewardModelSettings()}
-        _, plan = make_scored_plan(tmp_path / name, Rewards(min_coverage=0, fresh=fresh, **settings), REPORT, **changes)
-        assert plan.scorers is not None and plan.on_scores and plan.answer_kl_stop == 4.0
+        _, plan = make_scored_plan(tmp_path / name, Rewards(min_coverage=0, fresh=fresh, **settings), REPORT)
+        assert plan.scorers is not None and plan.answer_kl_stop == 4.0
         return plan.scorers.watching
 
     assert watching("a", Weights(judge=0.7, reward_model=0.3)) == "reward_model"
     assert watching("b", BOTH) == "judge"
     assert watching("c", Weights(reward_model=1.0)) == "judge", "the reward does not weigh it at all"
-    named = ASKED.model_copy(update={"scorer": "reward_model"})
-    assert watching("d", BOTH, validation=named) == "reward_model"
 
 
 @pytest.mark.slow

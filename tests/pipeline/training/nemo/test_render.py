@@ -38,7 +38,7 @@ OTHER: dict[str, dict[str, Any]] = {
     },
     "lora": {"r": 8, "alpha": 16, "dropout": 0.1, "target_modules": "q_proj", "quantise": "nf4"},
     "validation": {
-        "every_steps": 1, "prompts": 5, "samples": 3, "max_completion_tokens": 16, "scorer": "judge",
+        "every_steps": 1, "prompts": 5, "samples": 3, "max_completion_tokens": 16,
     },
     "checkpoints": {
         "every_steps": 4, "interruption_every_s": 3600.0, "keep_last": 3, "keep_best": 2, "mirror": "s3://bucket",
