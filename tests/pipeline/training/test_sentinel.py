@@ -313,20 +313,35 @@ def finding(rule: str, verdict: Verdict = "STOP") -> HealthFinding:
 
 
 @pytest.mark.parametrize(
-    ("values", "best"),
+    ("values", "best", "was_better"),
     [
-        ((0.4, 0.5, 0.6, 0.3), 16),
-        ((0.4, 0.6, 0.6, 0.3), 8),
-        ((0.4, 0.3, 0.9), None),  # of the step of the brake itself nothing is saved
-        ((0.4, 0.4, 0.3), None),
-        ((0.4, None, 0.5, 0.3), 16),
-        ((None, 0.5, 0.5), None),
-        ((0.4, 0.5), None),
-        ((), None),
+        ((0.4, 0.5, 0.6, 0.3), 16, True),
+        ((0.4, 0.6, 0.6, 0.3), 8, True),
+        ((0.4, 0.3, 0.9), None, False),  # of the step of the brake itself nothing is saved
+        ((0.4, 0.4, 0.3), None, True),
+        ((0.4, None, 0.5, 0.3), 16, True),
+        ((None, 0.5, 0.5), None, True),
+        ((0.4, 0.5, None), 8, True),
+        ((0.4, None, 0.5), None, False),
+        ((0.4, 0.5), None, False),
+        ((), None, False),
     ],
 )
-def test_the_best_checkpoint_beat_the_start(values: tuple[float | None, ...], best: int | None) -> None:
-    assert scores(*values).best == best
+def test_the_best_checkpoint_beat_the_start(
+    values: tuple[float | None, ...], best: int | None, was_better: bool
+) -> None:
+    assert (scores(*values).best, scores(*values).was_better) == (best, was_better)
+
+
+@pytest.mark.parametrize("keeps_best", [True, False])
+def test_a_training_that_a_brake_ends_keeps_its_best_checkpoint(keeps_best: bool) -> None:
+    watch = HealthMonitor(SETTINGS, answer_kl_stop=5.0, judged_by=SCORE, keeps_best=keeps_best)
+    for step, score, far in ((0, 0.4, 0.0), (8, 0.6, 1.0), (16, 0.5, 6.0)):
+        row = {"held_out/length": 14.0, "held_out/answer_kl": far, SCORE: score, "held_out/second_error": 0.5}
+        watch.add({"step": step, **row})
+    (said,) = watch.health.findings
+    assert (said.rule, said.verdict) == ("answer_kl", "PASS" if keeps_best else "STOP")
+    assert watch.braked is keeps_best
 
 
 @pytest.mark.parametrize("rule", ["answer_kl", "second_score"])
