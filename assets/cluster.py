@@ -1,10 +1,7 @@
 """How training and evaluation reach a cluster: the check before a launch, and the launch with its live lines."""
 
-import json
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
 
@@ -25,45 +22,9 @@ from pipeline.demo.desk.judges import is_desk_judge
 from pipeline.recipe import Recipe
 from pipeline.recipe.suites import ItemsSuite
 from pipeline.serving.engines import check_addresses, this_machine, too_large
-from pipeline.training.journal import PREFIX
 from pipeline.training.launch import missing_packages
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import TrainingResult
-
-
-class PodLines(dg.PipesMessageReader):
-    """Takes the messages of Dagster Pipes out of the first pod's log, line by line as the launcher reads it."""
-
-    def __init__(self) -> None:
-        self._handler: Any = None
-
-    @contextmanager
-    def read_messages(self, handler: Any) -> Generator[dict[str, str]]:
-        """Messages come by standard output: a pod's log is all that crosses back."""
-        self._handler = handler
-        try:
-            yield {"stdio": "stdout"}
-        finally:
-            self._handler = None
-
-    def no_messages_debug_text(self) -> str:
-        return "No pod of the gang opened its Pipes session: it had not begun, or its log could not be read."
-
-    def take(self, line: str) -> bool:
-        """Whether the line is none for people: a message, or a progress line, which comes as a message too."""
-        if line.startswith(PREFIX):
-            return True
-        if self._handler is None or "__dagster_pipes_version" not in line:
-            return False
-        try:
-            message = json.loads(line)
-        except ValueError:  # cut in the middle
-            return False
-        try:
-            self._handler.handle_message(message)
-        except Exception:  # the boundary of Pipes: anything may be printed in a pod, and no log fails a training
-            return False
-        return True
 
 
 def train_on_cluster(
@@ -79,12 +40,9 @@ def train_on_cluster(
     if plan.scorers is not None and plan.scorers.ask_judge and not (url or settings.env.get("JUDGE_URL")):
         raise ValueError("A judge scores the completions of this training, and no endpoint is set: set JUDGE_URL.")
     addresses = {"JUDGE_URL": url} if url else {}
-    reader = PodLines()
-    hooks = Hooks(log=context.log.info, line=reader.take, cancelled=lambda: _cancelled(context))
-    with dg.open_pipes_session(context, dg.PipesEnvContextInjector(), reader) as session:
-        pipes = session.get_bootstrap_env_vars()
-        task = training_task(deployment.store(), plan, settings, pipes, addresses)
-        return run(task, connect(environment().kubeconfig), hooks)
+    hooks = Hooks(log=context.log.info, cancelled=lambda: _cancelled(context))
+    task = training_task(deployment.store(), plan, settings, addresses)
+    return run(task, connect(environment().kubeconfig), hooks)
 
 
 def evaluate_on_cluster(context: dg.AssetExecutionContext, deployment: Deployment, plan: EvalPlan) -> EvalReport:
@@ -93,13 +51,7 @@ def evaluate_on_cluster(context: dg.AssetExecutionContext, deployment: Deploymen
     A crash is asked to be tried again, as often as a training's; what no retry mends fails the step for good.
     """
     context.instance.add_run_tags(context.run_id, {ITERATION_TAG: plan.iteration.id})  # whose: `jobs.sensors` asks
-
-    def line(text: str) -> bool:
-        if text.startswith("evaluation: "):
-            context.log.info(text)
-        return False  # it stays among the last lines of a report
-
-    hooks = Hooks(log=context.log.info, line=line, cancelled=lambda: _cancelled(context))
+    hooks = Hooks(log=context.log.info, cancelled=lambda: _cancelled(context))
     try:
         return run(_evaluation(deployment, plan), connect(environment().kubeconfig), hooks)
     except ValueError as refusal:

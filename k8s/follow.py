@@ -31,8 +31,6 @@ T = TypeVar("T")
 class Hooks(NamedTuple):
     log: Callable[[str], None]
     """Hears a line for people."""
-    line: Callable[[str], bool] = lambda line: False
-    """Sees every line of the first pod; True takes it."""
     cancelled: Callable[[], bool] = lambda: False
     """Whether a person cancelled the run, when the launcher is interrupted."""
     now: Callable[[], float] = time.time
@@ -57,7 +55,7 @@ class GangFollower:
     ) -> None:
         """`worthwhile`: whether to go on after so many restarts inside the attempt."""
         self._client, self._gang, self._attempts, self._attempt, self._hooks = client, gang, attempts, attempt, hooks
-        self._tail = LogTail(client, gang, hooks.log, hooks.line)
+        self._tail = LogTail(client, gang, hooks.log)
         self._last_detail, self._worthwhile = "", worthwhile
         self._taken = ""
         self.restarts = 0

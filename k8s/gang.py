@@ -85,8 +85,6 @@ class Gang(Record):
     """Of running, summed by the launcher over the gang's restarts, within one launch."""
     instance: Instance
     settings: Kubernetes
-    pipes: dict[str, str] = {}  # noqa: RUF012 (a pydantic field: copied for each instance)
-    """Environment that opens a Dagster Pipes session in the first pod; empty: none."""
     secret: str = ""
     """Secret with the keys of what is asked over the network; empty: none."""
 
@@ -101,11 +99,10 @@ def gang_of(
     plan_path: Path,
     settings: Kubernetes,
     attempt: int = 1,
-    pipes: Mapping[str, str] | None = None,
     addresses: Mapping[str, str] | None = None,
 ) -> Gang:
-    """The gang that trains this plan. `pipes`: environment of its first pod; `addresses`: of all pods, where it asks a
-    judge. What the recipe's environment has goes before them.
+    """The gang that trains this plan. `addresses`: variables of its pods, where it asks a judge; what the recipe's
+    environment has goes before them.
 
     Raises ValueError for an instance type that is not known."""
     digest, asks = plan.digest(), plan.scorers is not None and plan.scorers.ask_judge
@@ -120,7 +117,6 @@ def gang_of(
         attempt=attempt,
         nodes=plan.nodes,
         processes=plan.processes,
-        pipes=dict(pipes or {}),
         secret=(settings.secret or "") if asks else "",
     )
 

@@ -126,10 +126,9 @@ def training_task(
     store: Store,
     plan: TrainingPlan,
     settings: Kubernetes,
-    pipes: Mapping[str, str] | None = None,
     addresses: Mapping[str, str] | None = None,
 ) -> Task[TrainingResult]:
-    """The task of a published plan that trains. `pipes` and `addresses` as in `gang_of`."""
+    """The task of a published plan that trains. `addresses` as in `gang_of`."""
     path = store.path(layout.iteration(plan.iteration, layout.PLAN))
 
     def result() -> TrainingResult | None:
@@ -137,7 +136,7 @@ def training_task(
         return found if found is not None and found.plan_digest == plan.digest() else None
 
     return Task(
-        gang=lambda number: gang_of(plan, path, settings, number, pipes, addresses),
+        gang=lambda number: gang_of(plan, path, settings, number, addresses),
         attempts=GangAttempts(store, plan.iteration),
         result=result,
         result_path=path.with_name(layout.RESULT_FILE),

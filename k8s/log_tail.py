@@ -12,15 +12,15 @@ from pipeline.training.journal import PREFIX
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT")
 KEPT = 30
 """Last lines, for a report."""
+PROGRESS = (PREFIX, "evaluation: ")
+"""How the lines begin that are for people at once."""
 
 
 class LogTail:
     """Of whichever pod is the first of the gang now, by the time stamps of its lines."""
 
-    def __init__(
-        self, client: KubernetesClient, gang: Gang, log: Callable[[str], None], line: Callable[[str], bool]
-    ) -> None:
-        self._client, self._gang, self._log, self._line = client, gang, log, line
+    def __init__(self, client: KubernetesClient, gang: Gang, log: Callable[[str], None]) -> None:
+        self._client, self._gang, self._log = client, gang, log
         self._pod, self._until = "", ""
         self._last: deque[str] = deque(maxlen=KEPT)
 
@@ -43,10 +43,8 @@ class LogTail:
                 continue
             text = text.rstrip("\r").rpartition("\r")[2]  # of a progress bar, the last state
             self._until = stamp
-            if self._line(text):
-                continue
             self._last.append(text)
-            if text.startswith(PREFIX):
+            if text.startswith(PROGRESS):
                 self._log(text)
 
     def last(self) -> str:

@@ -180,10 +180,10 @@ def container(gang: Gang, run: Sequence[str] = (), env: Sequence[Object] = ()) -
 
 
 def environment(gang: Gang) -> dict[str, str]:
-    """The recipe's `env` goes before our defaults, Pipes before both."""
+    """The recipe's `env` goes before our defaults."""
     defaults = {"PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1", "NCCL_DEBUG": "WARN"}
     fabric = EFA if adapters(gang) else {}
-    return {**defaults, **fabric, **gang.settings.env, **gang.pipes}
+    return {**defaults, **fabric, **gang.settings.env}
 
 
 def keys(gang: Gang) -> list[Object]:

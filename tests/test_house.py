@@ -113,7 +113,7 @@ MAY_READ_THE_ENVIRONMENT = {
     "assets/environment.py": "the one place",
     "pipeline/training/__main__.py": "torchrun's RANK",
     "pipeline/training/worker.py": "torchrun's RANK, and accelerate's settings for this process",
-    "pipeline/training/journal.py": "torchrun's RANK, and whether Dagster Pipes listens",
+    "pipeline/training/journal.py": "torchrun's RANK",
     "pipeline/training/scorers.py": "a trainer has no Dagster: the judge's address, torchrun's RANK",
     "pipeline/training/distribution.py": "threads and network of the ranks that it starts",
     "pipeline/core/processes.py": "hands its own on to what it starts",

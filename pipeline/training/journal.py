@@ -6,9 +6,8 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from pydantic import Field
 
@@ -16,7 +15,6 @@ from pipeline.core.storage import Record
 
 T = TypeVar("T")
 PREFIX = "training: "
-PIPES = "DAGSTER_PIPES_CONTEXT"
 Kind = Literal["started", "ready", "step", "saved", "validated", "stopping", "ended"]
 
 
@@ -124,15 +122,6 @@ def step_line(step: int, steps: int, row: Mapping[str, float]) -> str:
 
 
 def emit(message: str) -> None:
-    """One line of progress, of the first rank; also into an open Dagster Pipes session."""
+    """One line of progress, of the first rank."""
     if os.environ.get("RANK", "0") == "0":
         print(f"{PREFIX}{message}", flush=True)
-        if PIPES in os.environ:
-            _session().log.info(message)
-
-
-@cache
-def _session() -> Any:
-    from dagster_pipes import open_dagster_pipes
-
-    return open_dagster_pipes()

@@ -20,7 +20,7 @@ DOCKERFILES = sorted(IMAGES.glob("*.Dockerfile"))
 DIGEST = re.compile(r"[^@\s]+@sha256:[0-9a-f]{64}")
 # What is imported under another name than the one that it is installed by.
 DISTRIBUTIONS = {
-    "dagster_pipes": "dagster-pipes", "re2": "google-re2", "yaml": "pyyaml", "math_verify": "math-verify",
+    "re2": "google-re2", "yaml": "pyyaml", "math_verify": "math-verify",
     "pydantic_core": "pydantic",
 }  # fmt: skip
 # Of jsonschema and s3fs, which bring them.

@@ -38,9 +38,6 @@ CASES = {
     "jobset-one-node": gang(nodes=1, capacity="spot_first", instance_type="p4d.24xlarge"),
     "jobset-cpu": gang(nodes=2, processes=1, instance_type="cpu", shm_gb=1),
     "jobset-gke-on-demand": gang(nodes=2, instance_type="a3-ultragpu-8g", capacity="on_demand"),
-    "jobset-pipes": gang(env={"OMP_PROC_BIND": "true"}).model_copy(
-        update={"pipes": {"DAGSTER_PIPES_CONTEXT": "eJyr", "DAGSTER_PIPES_MESSAGES": "eJwr"}}
-    ),
     "volcano-p5en": gang(backend="volcano"),
     "rayjob-gke": gang(nodes=2, engine="nemo_rl", backend="rayjob", instance_type="a4-highgpu-8g"),
     "evaluation-jobset": evaluation(devices=4, secret="endpoints", env={"VLLM_PYTHON": "/opt/venv/bin/python"}),
