@@ -26,8 +26,6 @@ CHOICE_TAG = "preference_tuning/recipe"
 a daemon for one, may have been started with others."""
 ONE_AT_A_TIME = "preference_tuning/one_at_a_time"
 """On a run: the runs with one value of this tag work on the same records, and one of them works at a time."""
-LATEST_ITERATION = "latest"
-"""In a run's config: the iteration that is the newest when the run is made."""
 PROJECT = Path("recipe.yaml")
 EMBEDDED = Path(__file__).parent.parent / "jobs" / "recipes" / "embedded.yaml"
 

@@ -11,7 +11,6 @@ from pydantic import PrivateAttr
 from assets.environment import (
     DATA_ROOT_TAG,
     ITERATION_TAG,
-    LATEST_ITERATION,
     PINNED_TAG,
     chosen,
     environment,
@@ -59,21 +58,21 @@ class Deployment(dg.ConfigurableResource):
         """The same deployment, whose recipe is read again: for a process that outlives an edit of the file."""
         return Deployment(recipe_path=self.recipe_path, overrides=self.overrides)
 
-    def of_run(self, run_id: str, instance: dg.DagsterInstance, log: Log, iteration: str = LATEST_ITERATION):
-        """The iteration that a run goes on with, and the deployment with its pinned recipe.
+    def of_run(self, run_id: str, instance: dg.DagsterInstance, log: Log) -> "tuple[str, Deployment]":
+        """The iteration that a run goes on with (the newest, unless its tag names one), and the deployment with it.
 
         The first step of a run pins where and how it runs, as the file has it now; what decides the iteration's result
-        is as it was begun. Later steps, and re-executions of the run, read what is pinned and no file. `iteration`: its
-        id by the run's config. Raises ValueError where there is no such iteration.
+        is as it was begun. Later steps, and re-executions of the run, read what is pinned and no file. Raises
+        ValueError where there is no such iteration.
         """
         run = instance.get_run_by_id(run_id)
         tags = run.tags if run is not None else {}
-        id = tags.get(ITERATION_TAG, LATEST_ITERATION) if iteration == LATEST_ITERATION else iteration
-        if tags.get(PINNED_TAG) == id:
+        id = tags.get(ITERATION_TAG, "")
+        if id and tags.get(PINNED_TAG) == id:
             deployment = self._with(Store(tags[DATA_ROOT_TAG], environment().mark_keys), id)
             if deployment is not None:
                 return id, deployment
-        chosen_iteration = self.latest() if id == LATEST_ITERATION else self.iteration(id)
+        chosen_iteration = self.iteration(id) if id else self.latest()
         store, begun_with = self.store(), pinned(self.store(), chosen_iteration)
         if fields := differences(begun_with, self.recipe()):
             log(f"The iteration keeps the recipe that it was begun with, not the file's {'; '.join(fields)}")
@@ -221,13 +220,8 @@ def deployment() -> Deployment:
 class Records(dg.IOManager):
     """Hands each asset the record of the one before, read from where its stage published it.
 
-    A run works on one iteration: the one that its config names; else that of its tag, which its first step put there
-    and re-executions inherit; else the newest.
+    A run works on one iteration: that of its tag, which its first step put there and re-executions inherit.
     """
-
-    def __init__(self, iteration: str = LATEST_ITERATION) -> None:
-        self._iteration = iteration
-        """By the run's config."""
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
         if isinstance(obj, GovernedTraces):
@@ -239,7 +233,7 @@ class Records(dg.IOManager):
         assert context.upstream_output is not None, "every input is an upstream asset"
         step, log = context.step_context, context.log.warning
         try:
-            id, deployment = context.resources.deployment.of_run(step.run_id, step.instance, log, self._iteration)
+            id, deployment = context.resources.deployment.of_run(step.run_id, step.instance, log)
             return RECORDS[context.upstream_output.asset_key.path[-1]].read(deployment.store(), id)
         except ValueError as error:  # a record that is not there is not there a second later either
             raise dg.Failure(str(error), allow_retries=False) from error
@@ -249,18 +243,7 @@ def pin_tags(store: Store, iteration: Iteration) -> dict[str, str]:
     return {ITERATION_TAG: iteration.id, PINNED_TAG: iteration.id, DATA_ROOT_TAG: str(store.root)}
 
 
-_ITERATION = dg.Field(
-    str,
-    default_value=LATEST_ITERATION,
-    is_required=False,
-    description="Id of the iteration that the run goes on with; latest: the newest when its first step begins. A run "
-    "that makes traces names its own.",
-)
-records = dg.IOManagerDefinition(
-    lambda context: Records(context.resource_config["iteration"]),
-    required_resource_keys={DEPLOYMENT},
-    config_schema={"iteration": _ITERATION},
-)
+records = dg.IOManagerDefinition(lambda _: Records(), required_resource_keys={DEPLOYMENT})
 
 
 def _commit() -> str:

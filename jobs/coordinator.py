@@ -22,8 +22,8 @@ from dagster._core.run_coordinator import QueuedRunCoordinator, SubmitRunContext
 from dagster._core.storage.dagster_run import ACTIVE_RUN_STATUSES
 from dagster_shared.error import SerializableErrorInfo
 
-from assets.environment import DATA_ROOT_TAG, ITERATION_TAG, LATEST_ITERATION, ONE_AT_A_TIME, choice_tag
-from assets.naming import DEPLOYMENT, IO_MANAGER, LABELLING, LOOP, ROLLOUT
+from assets.environment import DATA_ROOT_TAG, ITERATION_TAG, ONE_AT_A_TIME, choice_tag
+from assets.naming import LABELLING, LOOP, ROLLOUT
 from jobs.launcher import launcher_of, reap_dead_runs, reap_if_dead
 
 TAKES_RUNS = "QUEUED_RUN_COORDINATOR"
@@ -102,7 +102,7 @@ def launch_refusal(run: dg.DagsterRun) -> str:
     from assets.preflight import later_faults, launch_faults  # seconds of imports
     from assets.resources import Deployment
 
-    deployment = Deployment(**{**choice_tag(run.tags)._asdict(), **_config_of(run, DEPLOYMENT)})
+    deployment = Deployment(**choice_tag(run.tags)._asdict())
     try:
         deployment.recipe()
         steps = run.step_keys_to_execute
@@ -111,17 +111,11 @@ def launch_refusal(run: dg.DagsterRun) -> str:
         if steps is None or any(step.endswith("traces") for step in steps):
             faults = launch_faults(deployment) or later_faults(deployment)
             return "\n".join([*faults, "Nothing was launched. To check again: pt validate"]) if faults else ""
-        id = _config_of(run, IO_MANAGER).get("iteration", run.tags.get(ITERATION_TAG, LATEST_ITERATION))
-        deployment.refuse_another_recipe(deployment.latest() if id == LATEST_ITERATION else deployment.iteration(id))
+        id = run.tags.get(ITERATION_TAG)
+        deployment.refuse_another_recipe(deployment.iteration(id) if id else deployment.latest())
     except ValueError as error:
         return str(error)
     return ""
-
-
-def _config_of(run: dg.DagsterRun, resource: str) -> dict[str, Any]:
-    """What the run's config says of a resource."""
-    config: Any = run.run_config
-    return config.get("resources", {}).get(resource, {}).get("config", {})
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Governance at a terminal: `pt governance forget USER [--yes] | verify | retain | upkeep | ...`.
+"""Governance at a terminal: `pt governance forget USER [--yes] | verify | ...`.
 
 Exit codes: 0 done, 1 something is wrong with what was found (it says what), 2 it could not be done (it says why).
 `forget` shows what it will remove, place by place, and asks; `--yes` answers for scripts. `forget -` reads the id
@@ -71,8 +71,6 @@ def parser() -> argparse.ArgumentParser:
     log = add("verify", _verify, "check the audit log, line by line, and every proof against it")
     log.add_argument("--json", action="store_true", help="the result as one JSON object")
     log.add_argument("--against", metavar="HEAD", default="", help="a head that you noted: it has to be in the log")
-    add("retain", _retain, "drop what is older than the recipe keeps it")
-    add("upkeep", _upkeep, "expire the table's old snapshots and sweep their files")
     add("blocks", _blocks, "list the models that may not be promoted")
     add("forgotten", _forgotten, "list who is forgotten, by their marks, for `reapply`")
     again = add("reapply", _reapply, "after a restore: forget again whom the backup has again")
@@ -205,17 +203,6 @@ def _confirmed(settings: Deployment, user: str) -> bool:
     return answer.strip().lower() in ("y", "yes")
 
 
-def _retain(settings: Deployment, asked: argparse.Namespace) -> int:
-    print(f"Dropped {len(drop_overdue(settings, _log))} governed days.")
-    return 0
-
-
-def _upkeep(settings: Deployment, asked: argparse.Namespace) -> int:
-    swept = keep_up(settings, _log)
-    print(f"Swept {swept.files:,} files of {swept.bytes:,} bytes.")
-    return 0
-
-
 def _blocks(settings: Deployment, asked: argparse.Namespace) -> int:
     lines: list[str] = []
     for each in blocks(settings.store()):
@@ -296,21 +283,17 @@ def forget():
 
 
 @dg.op
-def drop_what_is_overdue(context: dg.OpExecutionContext, deployment: Deployment) -> None:
-    """Retention: governed days past the recipe's days."""
-    drop_overdue(deployment, context.log.info)
-
-
-@dg.op(ins={"after": dg.In(dg.Nothing)})
-def tidy_the_table(context: dg.OpExecutionContext, deployment: Deployment) -> None:
-    """Compaction, expiry of old snapshots, and the sweep of files that nothing names any more."""
-    keep_up(deployment, context.log.info)
+def keep_the_lake(context: dg.OpExecutionContext, deployment: Deployment) -> None:
+    """Drop governed days past the recipe's days, then tidy the table."""
+    context.log.info(f"Dropped {len(drop_overdue(deployment, context.log.info))} governed days.")
+    swept = keep_up(deployment, context.log.info)
+    context.log.info(f"Swept {swept.files:,} files of {swept.bytes:,} bytes.")
 
 
 @dg.job(executor_def=executor)
 def lake_upkeep():
     """Retention, then snapshot expiry and the sweep of unreachable files."""
-    tidy_the_table(after=drop_what_is_overdue())
+    keep_the_lake()
 
 
 if __name__ == "__main__":
