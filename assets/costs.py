@@ -21,44 +21,51 @@ SLOT_PRICE = "rollout.slot_usd_per_hour is not in the recipe"
 OTHERS_DEVICES = "no record says how many devices the servers of others have"
 NO_GRADES = "no look has a judge's grade on its account"
 NO_ACCOUNT = "the stage keeps no account of its devices' time"
-HUNDREDTH = 0.01
 
 
 class CostLine(Record):
-    """One thing that was paid for. `usd` is None where it is unknown, and `why` says why."""
+    """One thing that was paid for. What is None is unknown, and `why` says why."""
 
     name: str
     usd: Range | None
-    why: str = ""
     device_hours: float | None = 0.0
-    """Of our own devices; None where no record has it, and `why_hours` says so. 0 for what others run."""
-    why_hours: str = ""
+    """Of our own devices; 0 for what others run."""
+    why: str = ""
 
 
-class CostTotal(Record):
-    """The sum of what is known, and a line for each thing whose part is missing from it."""
+class Bill(NamedTuple):
+    """What is known of these lines; a sum that lacks a part is shown as at least."""
 
-    usd: Range
-    device_hours: float
-    unknown: tuple[str, ...] = ()
-    unknown_hours: tuple[str, ...] = ()
+    lines: Sequence[CostLine]
 
-    def usd_for(self, gain: float | None) -> Range | None:
-        """USD for each +0.01 of `gain`, a difference of shares; None where nothing was gained."""
-        if gain is None or gain <= 0:
-            return None
-        return Range(low=self.usd.low * HUNDREDTH / gain, high=self.usd.high * HUNDREDTH / gain)
+    @property
+    def usd(self) -> Range:
+        known = [line.usd for line in self.lines if line.usd is not None]
+        return Range(low=sum(each.low for each in known), high=sum(each.high for each in known))
 
-    def hours_for(self, gain: float | None) -> float | None:
-        return None if gain is None or gain <= 0 else self.device_hours * HUNDREDTH / gain
+    @property
+    def device_hours(self) -> float:
+        return sum(line.device_hours or 0.0 for line in self.lines)
+
+    @property
+    def unknown(self) -> list[str]:
+        """What is missing, the same reason once for all lines of a name."""
+        missing = [line for line in self.lines if line.usd is None or line.device_hours is None]
+        return list(dict.fromkeys(f"{line.name}: {line.why}" for line in missing))
 
     @property
     def dollars(self) -> str:
-        return f"{'≥ ' if self.unknown else ''}{self.usd}"
+        return f"{'≥ ' if any(line.usd is None for line in self.lines) else ''}{self.usd}"
 
     @property
     def hours(self) -> str:
-        return f"{'≥ ' if self.unknown_hours else ''}{self.device_hours:,.2f}"
+        return f"{'≥ ' if any(line.device_hours is None for line in self.lines) else ''}{self.device_hours:,.2f}"
+
+    def for_hundredth(self, gain: float | None) -> Range | None:
+        """USD for each +0.01 of `gain`, a difference of shares; None where nothing was gained."""
+        if gain is None or gain <= 0:
+            return None
+        return self.usd.times(Range(low=0.01 / gain, high=0.01 / gain))
 
 
 class RolloutCost(NamedTuple):
@@ -67,19 +74,6 @@ class RolloutCost(NamedTuple):
     held_h: float
     watched_h: float
     grades: JudgeSpending
-
-
-def total(lines: Sequence[CostLine]) -> CostTotal:
-    """The bill of these lines. The same reason is said once for all lines of a name."""
-    known = [line.usd for line in lines if line.usd is not None]
-    unknown = dict.fromkeys(f"{line.name}: {line.why}" for line in lines if line.usd is None)
-    hours = dict.fromkeys(f"{line.name}: {line.why_hours}" for line in lines if line.device_hours is None)
-    return CostTotal(
-        usd=Range(low=sum(each.low for each in known), high=sum(each.high for each in known)),
-        device_hours=sum(line.device_hours or 0.0 for line in lines),
-        unknown=tuple(unknown),
-        unknown_hours=tuple(hours),
-    )
 
 
 def device_price(recipe: Recipe) -> Range | None:
@@ -125,7 +119,7 @@ def _training(of: IterationRecords, recipe: Recipe, device: Range | None) -> Ite
     if of.account is not None:
         usd = of.account.usd if device is not None else None
         why = DEVICE_PRICE if usd is None else "" if of.account.measured else "the whole time of its attempts"
-        yield CostLine(name="training", usd=usd, why=why, device_hours=of.account.device_hours)
+        yield CostLine(name="training", usd=usd, device_hours=of.account.device_hours, why=why)
     elif of.plan is not None:
         yield _devices("training", device_hours(of.trained.goodput, of.plan.nodes * of.plan.processes), device)
     if of.trained.judge_tokens:
@@ -135,14 +129,15 @@ def _training(of: IterationRecords, recipe: Recipe, device: Range | None) -> Ite
 def _evaluation(of: IterationRecords, recipe: Recipe, device: Range | None) -> Iterator[CostLine]:
     if of.report is None and not of.evaluation_attempts:
         return
-    pod = recipe.compute.evaluation
-    open_s = sum(max(0.0, each.closed_at - each.opened_at) for each in of.evaluation_attempts if each.closed_at)
-    hours = (pod.devices if pod is not None else 1) * open_s / 3600 if of.evaluation_attempts else None
+    pod, hours = recipe.compute.evaluation, None
+    if of.evaluation_attempts:
+        open_s = sum(max(0.0, each.closed_at - each.opened_at) for each in of.evaluation_attempts if each.closed_at)
+        hours = (pod.devices if pod is not None else 1) * open_s / 3600
     usd, why = _answers(of.report) if of.report is not None else (None, "the evaluation has not ended")
     if usd is None and hours is not None and device is not None and (pod is None or pod.instance_type is None):
         usd, why = Range(low=hours, high=hours).times(device), "the whole time of its pods"
-    why_hours = "" if hours is not None else NO_ACCOUNT
-    yield CostLine(name="answers of the evaluation", usd=usd, why=why, device_hours=hours, why_hours=why_hours)
+    why = "; ".join(filter(None, [why, NO_ACCOUNT if hours is None else ""]))
+    yield CostLine(name="answers of the evaluation", usd=usd, device_hours=hours, why=why)
     if of.judged.tokens or (of.report is not None and of.report.judged):
         yield _judge("judge of the evaluation", of.judged.tokens, of.judged.usd, recipe.gate_judge)
 
@@ -167,24 +162,22 @@ def _serving(rollout: RolloutCost, recipe: Recipe, device: Range | None) -> Cost
     own = traffic.kind == "gateway" and traffic.slots is None
     price = Range(low=named, high=named) if named is not None else device if own else None
     hours = Range(low=min(rollout.watched_h, rollout.held_h), high=rollout.held_h)
-    sure = "" if hours.low == hours.high else "of the looks' time at least; a gateway need not have run in between"
+    lacks = [SLOT_PRICE] if price is None else []
     return CostLine(
         name="serving of the canary",
         usd=None if price is None else hours.times(price),
-        why=SLOT_PRICE if price is None else sure,
         device_hours=hours.high if own else None,
-        why_hours="" if own else OTHERS_DEVICES,
+        why="; ".join(lacks if own else [*lacks, OTHERS_DEVICES]),
     )
 
 
 def _unknown(name: str, why: str) -> CostLine:
-    return CostLine(name=name, usd=None, why=why, device_hours=None, why_hours=why)
+    return CostLine(name=name, usd=None, device_hours=None, why=why)
 
 
 def _devices(name: str, hours: float, price: Range | None) -> CostLine:
-    if price is None:
-        return CostLine(name=name, usd=None, why=DEVICE_PRICE, device_hours=hours)
-    return CostLine(name=name, usd=Range(low=hours, high=hours).times(price), device_hours=hours)
+    usd = None if price is None else Range(low=hours, high=hours).times(price)
+    return CostLine(name=name, usd=usd, device_hours=hours, why="" if price is not None else DEVICE_PRICE)
 
 
 def _judge(name: str, tokens: int, usd: float, judge: Judge | None) -> CostLine:

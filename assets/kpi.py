@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from statistics import median
 from typing import Literal, NamedTuple
 
-from assets.costs import CostLine, CostTotal, RolloutCost, cost_lines, total
+from assets.costs import Bill, CostLine, RolloutCost, cost_lines
 from assets.records import IterationRecords, iteration_ids
 from assets.sentences import stage_sentences
 from evals.records import ConfidenceInterval, EvalReport
@@ -18,7 +18,7 @@ from pipeline.core.storage import Record, Store
 from pipeline.recipe import Recipe
 from pipeline.rewards.findings import spent
 from pipeline.rollout.fold import fold
-from pipeline.rollout.record import Phase, RolloutEvent, RolloutState, read_events
+from pipeline.rollout.record import Phase, RolloutEvent, read_events
 from pipeline.traces.records import UNKNOWN_DAY
 from pipeline.views.iteration import IterationBar
 from pipeline.views.rollout import spell
@@ -46,6 +46,8 @@ class SuiteQuality(Record):
 
 
 class IterationView(Record):
+    """A count or share of a stage that has not ended is None."""
+
     iteration: str
     number: int | None = None
     """Champions before it; None where its `traces` record is gone."""
@@ -58,24 +60,12 @@ class IterationView(Record):
     detail: str = ""
     verdict: str = ""
     seen: int | None = None
-    """Rows of the source; a count or share of a stage that has not ended is None."""
     admitted: int | None = None
-    counted: int | None = None
-    """Admitted rows that count for the champion (`traces.attribution`): the dataset."""
-    labelled: int | None = None
+    """Of the rows of the source that were seen."""
     coverage: float | None = None
-    trainable: int | None = None
-    """Labelled rows that may be trained on: agreed to, and asked by no suite."""
     method: str = ""
-    goodput: float | None = None
-    """Share of the training's time that went into steps of the final weights; None where no time is on record."""
-    training_s: float = 0.0
-    preemptions: int | None = None
-    """None where no training has ended."""
-    lost_steps: int = 0
     quality: SuiteQuality | None = None
     version: int | None = None
-    promoted_at: float | None = None
     trace_to_promotion_s: float | None = None
     """From the end of the newest day of its traces; 0 where it was promoted on that day."""
     costs: tuple[CostLine, ...] = ()
@@ -89,17 +79,13 @@ class IterationView(Record):
         return self.admitted / self.seen if self.seen and self.admitted is not None else None
 
     @property
-    def gain(self) -> float | None:
-        return self.quality.difference.value if self.quality is not None else None
-
-    @property
-    def cost(self) -> CostTotal:
-        return total(self.costs)
+    def bill(self) -> Bill:
+        return Bill(self.costs)
 
     @property
     def row(self) -> tuple[str, ...]:
         """Its cells below HEAD."""
-        quality, cost = self.quality, self.cost
+        quality, bill = self.quality, self.bill
         return (
             self.iteration,
             self.state,
@@ -110,8 +96,8 @@ class IterationView(Record):
             "" if quality is None else f"{quality.candidate.value:.1%}",
             "" if quality is None else f"{100 * quality.difference.value:+.1f}",
             self.verdict,
-            cost.dollars if self.costs else "",
-            cost.hours if self.costs else "",
+            bill.dollars if self.costs else "",
+            bill.hours if self.costs else "",
         )
 
 
@@ -133,44 +119,41 @@ class Kpi(Record):
     """On the target suite, as the evaluation that it passed measured it; of the base model as the newest one did."""
     suite: str = ""
     iterations: tuple[IterationView, ...] = ()
-    ended: dict[str, int] = {}  # noqa: RUF012 (a pydantic field: copied for each instance)
-    """Iterations by state."""
     gain: float | None = None
     """Sum of the differences of the promoted candidates, each to the champion that it replaced; None without one."""
-    goodput: float | None = None
-    """Over all trainings, by their time."""
-    preemptions: int = 0
-    lost_steps: int = 0
     trace_to_promotion_s: float | None = None
     """Median of the promoted iterations."""
     problems: tuple[str, ...] = ()
 
     @property
-    def cost(self) -> CostTotal:
-        return total([line for each in self.iterations for line in each.costs])
+    def ended(self) -> Counter[str]:
+        """Iterations by state."""
+        return Counter(each.state for each in self.iterations)
+
+    @property
+    def bill(self) -> Bill:
+        return Bill([line for each in self.iterations for line in each.costs])
 
     def bars(self) -> list[IterationBar]:
         bars: list[IterationBar] = []
         for each in self.iterations:
             arms = (each.quality.champion, each.quality.candidate) if each.quality else (None, None)
             champion, candidate = (None if arm is None else (arm.value, arm.low, arm.high) for arm in arms)
-            bars.append(IterationBar(each.iteration[:6], champion, candidate, each.cost.device_hours))
+            bars.append(IterationBar(each.iteration[:6], champion, candidate, each.bill.device_hours))
         return bars
 
     def sums(self) -> Iterator[KeyFigure]:
         """What all iterations add up to."""
-        cost, gain = self.cost, self.gain
+        bill, gain = self.bill, self.gain
         ended = ", ".join(f"{count} {state}" for state, count in sorted(self.ended.items()))
         yield KeyFigure("iterations", f"{len(self.iterations)}", ended)
-        yield KeyFigure("cost of all", f"{cost.dollars} USD", f"{cost.hours} device hours")
+        yield KeyFigure("cost of all", f"{bill.dollars} USD", f"{bill.hours} device hours")
         if gain is not None:
             yield KeyFigure("gain", f"{100 * gain:+.1f} points", "of right answers, by the promoted ones together")
-        usd, hours = cost.usd_for(gain), cost.hours_for(gain)
-        if usd is not None and hours is not None:
-            least, least_hours = ("≥ " if missing else "" for missing in (cost.unknown, cost.unknown_hours))
-            yield KeyFigure("for each +0.01", f"{least}{usd} USD", f"{least_hours}{hours:,.3f} device hours")
-        lost = f"interruptions: {self.preemptions}, steps computed again: {self.lost_steps}"
-        yield KeyFigure("goodput", "unknown" if self.goodput is None else f"{self.goodput:.0%}", lost)
+        if (usd := bill.for_hundredth(gain)) is not None:
+            yield KeyFigure(
+                "for each +0.01", f"{'≥ ' if bill.unknown else ''}{usd} USD", "the cost of all over the gain"
+            )
         if (waited := self.trace_to_promotion_s) is not None:
             note = "from the newest trace, median of the promoted"
             yield KeyFigure("until promotion", spell(waited) if waited else "under a day", note)
@@ -186,8 +169,8 @@ class RolloutFigures(NamedTuple):
     cost: RolloutCost
 
 
-def read_kpi(store: Store, recipe: Recipe, newest: int | None = None) -> Kpi:
-    """The key figures of the recipe's model under this root. `newest`: read so many iterations alone.
+def read_kpi(store: Store, recipe: Recipe) -> Kpi:
+    """The key figures of the recipe's model under this root.
 
     Raises nothing: what cannot be read is said in `problems`, of an iteration or of the whole.
     """
@@ -197,29 +180,25 @@ def read_kpi(store: Store, recipe: Recipe, newest: int | None = None) -> Kpi:
         rollouts = dict(_rollouts(store, events))
     except (ValueError, OSError) as error:
         problems, events, rollouts = (f"rollout: {str(error).splitlines()[0]}",), [], {}
-    ids, state = iteration_ids(store), fold(events)
-    every = [IterationRecords(store, id) for id in (ids if newest is None else ids[-newest:])]
+    past = fold(events).past
+    every = [IterationRecords(store, id) for id in iteration_ids(store)]
     own = [each for each in every if each.traces is None or each.traces.iteration.model_name == model]
     iterations = tuple(_view(each, rollouts.get(each.id), recipe) for each in own)
     promoted = [each for each in iterations if each.state == "promoted"]
-    gains = [each.gain for each in promoted if each.gain is not None]
-    timed = [each for each in iterations if each.goodput is not None]
-    seconds = sum(each.training_s for each in timed)
-    quality, suite = _champion_quality(state, iterations)
+    gains = [each.quality.difference.value for each in promoted if each.quality is not None]
     waits = [each.trace_to_promotion_s for each in promoted if each.trace_to_promotion_s is not None]
+    maker = past.champion.iteration if past.champion else ""
+    measured = [each for each in iterations if each.quality is not None and (not maker or each.iteration == maker)]
+    quality = measured[-1].quality if measured else None
     return Kpi(
         model=model,
-        champion_version=state.past.champion.version if state.past.champion else 0,
-        champion_iteration=state.past.champion.iteration if state.past.champion else "",
-        champion_since=state.past.champion_since if state.past.champion else None,
-        champion_quality=quality,
-        suite=suite,
+        champion_version=past.champion.version if past.champion else 0,
+        champion_iteration=maker,
+        champion_since=past.champion_since if past.champion else None,
+        champion_quality=quality and (quality.candidate if maker else quality.champion),
+        suite=quality.suite if quality else "",
         iterations=iterations,
-        ended=dict(Counter(each.state for each in iterations)),
         gain=sum(gains) if gains else None,
-        goodput=sum((each.goodput or 0.0) * each.training_s for each in timed) / seconds if seconds else None,
-        preemptions=sum(each.preemptions or 0 for each in iterations),
-        lost_steps=sum(each.lost_steps for each in iterations),
         trace_to_promotion_s=median(waits) if waits else None,
         problems=problems,
     )
@@ -252,33 +231,25 @@ def _rollouts(store: Store, events: Sequence[RolloutEvent]) -> Iterator[tuple[st
 
 def _view(of: IterationRecords, rollout: RolloutFigures | None, recipe: Recipe) -> IterationView:
     state, detail = _ending(of, rollout)
-    traces, labels, trained = of.traces, of.labels, of.trained
+    traces, labels = of.traces, of.labels
     days = [day.day for day in traces.days if day.day != UNKNOWN_DAY and day.admitted] if traces else []
-    promoted_at, missing = rollout.promoted_at if rollout else None, of.missing
+    last_day, missing = max(days, default=""), of.missing
     return IterationView(
         iteration=of.id,
         number=traces.iteration.number if traces else None,
         begun_at=of.begun_at,
         state=state,
         stage=(missing[0] if missing else "canary") if state in ("in progress", "unfinished") else "",
-        step=of.step if state == "in progress" and trained is None else None,
+        step=of.step if state == "in progress" and of.trained is None else None,
         detail=detail,
         verdict=str(of.verdict.verdict) if of.verdict else "",
         seen=traces.seen if traces else None,
         admitted=traces.admitted if traces else None,
-        counted=traces.iteration.dataset.rows if traces else None,
-        labelled=labels.labelled if labels else None,
         coverage=labels.coverage if labels else None,
-        trainable=of.preferences.evidence.labelled if of.preferences else None,
         method=of.plan.decision.method if of.plan else "",
-        goodput=trained.goodput.share if trained and trained.goodput.total_s > 0 else None,
-        training_s=trained.goodput.total_s if trained else 0.0,
-        preemptions=len(trained.preemptions) if trained else None,
-        lost_steps=sum(each.lost_steps for each in trained.preemptions) if trained else 0,
         quality=suite_quality(of.report) if of.report else None,
         version=of.version.version if of.version else rollout.version if rollout else None,
-        promoted_at=promoted_at,
-        trace_to_promotion_s=_waited(max(days, default=""), promoted_at),
+        trace_to_promotion_s=_waited(last_day, rollout.promoted_at if rollout else None),
         costs=tuple(cost_lines(of, recipe, rollout.cost if rollout else None)),
         stages=tuple(stage_sentences(of)),
         problems=tuple(of.problems),
@@ -319,15 +290,3 @@ def _waited(last_day: str, promoted_at: float | None) -> float | None:
     except ValueError:  # a source may name its days otherwise
         return None
     return max(0.0, promoted_at - end.timestamp())
-
-
-def _champion_quality(
-    state: RolloutState, iterations: Sequence[IterationView]
-) -> tuple[ConfidenceInterval | None, str]:
-    """Of the champion on record, and the suite; of the base model as the newest comparison measured it."""
-    measured = {each.iteration: each.quality for each in iterations if each.quality is not None}
-    if state.past.champion is None:
-        newest = next(reversed(measured.values()), None)
-        return (newest.champion, newest.suite) if newest is not None else (None, "")
-    own = measured.get(state.past.champion.iteration)
-    return (own.candidate, own.suite) if own is not None else (None, "")

@@ -103,7 +103,7 @@ def kpi_observation(key: dg.AssetKey, kpi: Kpi, page: str) -> dg.AssetObservatio
         "iterations": table(HEAD, [each.row for each in reversed(kpi.iterations)]),
         "quality and cost": picture(quality_and_cost(kpi.bars()), "Quality and cost"),
         "page": dg.MetadataValue.path(page),
-        "not in the cost": dg.MetadataValue.text("; ".join(kpi.cost.unknown) or "nothing"),
+        "not in the cost": dg.MetadataValue.text("; ".join(kpi.bill.unknown) or "nothing"),
     }
     figures = {name: dg.MetadataValue.float(value) for name, value in _figures(kpi) if value is not None}
     return dg.AssetObservation(key, metadata={**shown, **figures})
@@ -111,19 +111,16 @@ def kpi_observation(key: dg.AssetKey, kpi: Kpi, page: str) -> dg.AssetObservatio
 
 def _figures(kpi: Kpi) -> Iterator[tuple[str, float | None]]:
     newest = kpi.iterations[-1] if kpi.iterations else None
-    per, waited = kpi.cost.usd_for(kpi.gain), kpi.trace_to_promotion_s
+    per, waited = kpi.bill.for_hundredth(kpi.gain), kpi.trace_to_promotion_s
     yield "champion right in percent", _percent(kpi.champion_quality.value if kpi.champion_quality else None)
     yield "gained points", _percent(kpi.gain)
-    yield "USD at least", round(kpi.cost.usd.low, 4)
-    yield "device hours at least", round(kpi.cost.device_hours, 4)
+    yield "USD at least", round(kpi.bill.usd.low, 4)
+    yield "device hours at least", round(kpi.bill.device_hours, 4)
     yield "USD for each +0.01 at least", round(per.low, 4) if per else None
     yield "traces kept in percent", _percent(newest.kept if newest else None)
     yield "label coverage in percent", _percent(newest.coverage if newest else None)
-    yield "goodput in percent", _percent(kpi.goodput)
-    yield "interruptions", float(kpi.preemptions)
-    yield "steps computed again", float(kpi.lost_steps)
-    yield "refused", float(kpi.ended.get("refused", 0))
-    yield "rolled back", float(kpi.ended.get("rolled back", 0))
+    yield "refused", float(kpi.ended["refused"])
+    yield "rolled back", float(kpi.ended["rolled back"])
     yield "hours from newest trace to promotion", None if waited is None else round(waited / 3600, 2)
 
 

@@ -3,7 +3,6 @@ figures, reasons and digests of records, no text of a user, and relative links."
 
 import base64
 import os
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import cache
@@ -14,33 +13,17 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from assets.costs import CostLine, total
+from assets.costs import Bill
 from assets.kpi import HEAD, IterationView, KeyFigure, Kpi, read_kpi
-from assets.records import IterationRecords
+from assets.records import RECORDS, IterationRecords
 from evals import report as reports
 from pipeline.core import layout
-from pipeline.core.storage import Store, write_atomically
+from pipeline.core.storage import Store, digest_file, write_atomically
 from pipeline.recipe import Recipe
 from pipeline.rollout.record import Phase, RolloutEvent, read_events
 from pipeline.views import Plot
 from pipeline.views.iteration import funnel, quality_and_cost, reward_distribution, training_panels
 from pipeline.views.rollout import look_points, rollout_over_time
-
-HEADLINES = {
-    "in progress": "Still in progress",
-    "unfinished": "A newer iteration was begun before this one had ended",
-    "not trained": "Nothing was trained: the evidence did not suffice",
-    "stopped": "The training stopped itself, and nothing was evaluated",
-    "refused": "The candidate was refused, and the champion stays",
-    "held": "The candidate passed the gate and waits for a person",
-    "registered": "The candidate passed the gate and is registered; this deployment routes nothing to it",
-    "in rollout": "The candidate passed the gate and is being rolled out",
-    "promoted": "The candidate was promoted",
-    "rolled back": "The candidate was rolled back, and the champion before it serves",
-    "aborted": "A person ended the rollout of the candidate",
-    "superseded": "A newer candidate took the place of this one",
-    "unreadable": "Its records cannot be read",
-}
 
 
 class Chapter(NamedTuple):
@@ -74,13 +57,12 @@ def report_page(store: Store, recipe: Recipe, id: str, folder: Path, now: float)
     def link(text: str, iteration: str, file: str) -> str:
         """The text, with a link where the iteration has the file."""
         path = store.path(layout.iteration(iteration, file))
-        if not file or not path.exists():
+        if not path.exists():
             return text
         return Markup('<a href="{}">{}</a>').format(quote(os.path.relpath(path, folder)), text)
 
-    lineage = [(name, link(text, id, file)) for name, text, file in _digests(of)]
-    if maker := _champions_iteration(of, events):
-        lineage.insert(0, ("iteration that made the champion", link(maker, maker, layout.PAGE)))
+    files = [(asset, each.name, store.path(layout.iteration(id, each.name))) for asset, each in RECORDS.items()]
+    lineage = [(asset, link(name, id, name), digest_file(path)[:12]) for asset, name, path in files if path.is_file()]
     rows = [(link(each.iteration, each.iteration, layout.PAGE), *each.row[1:]) for each in reversed(kpi.iterations)]
     return _template().render(
         now=_when(now),
@@ -88,12 +70,11 @@ def report_page(store: Store, recipe: Recipe, id: str, folder: Path, now: float)
         deployment=recipe.name,
         one=one,
         begun=_when(one.begun_at),
-        headline=HEADLINES[one.state],
         figures=[*_figures(one), *kpi.sums()],
         chapters=[
             *_chapters(of, one, events),
             _all_iterations(kpi, rows),
-            Chapter("Lineage", (), [_table((), lineage)]),
+            Chapter("Records", (), [_table(("stage", "file", "sha256"), lineage)]),
         ],
         problems=[
             *(f"A record cannot be read, and this page is without it: {each}" for each in of.problems),
@@ -113,24 +94,16 @@ def _figures(one: IterationView) -> Iterator[KeyFigure]:
     if one.kept is not None:
         yield KeyFigure("traces kept", f"{one.kept:.0%}", f"{one.admitted:,} of {one.seen:,}")
     if one.coverage is not None:
-        yield KeyFigure("label coverage", f"{one.coverage:.0%}", f"{one.labelled:,} labels")
-    if one.preemptions is not None:
-        share = "unknown" if one.goodput is None else f"{one.goodput:.0%}"
-        lost = f"interruptions: {one.preemptions}, steps lost: {one.lost_steps}"
-        yield KeyFigure("training goodput", share, lost)
+        yield KeyFigure("label coverage", f"{one.coverage:.0%}")
     if one.costs:
-        yield KeyFigure("cost so far", f"{one.cost.dollars} USD", f"{one.cost.hours} device hours")
+        yield KeyFigure("cost so far", f"{one.bill.dollars} USD", f"{one.bill.hours} device hours")
 
 
 def _chapters(of: IterationRecords, one: IterationView, events: Sequence[RolloutEvent]) -> Iterator[Chapter]:
     if of.traces is not None:
         rejected = {str(why).replace("_", " "): count for why, count in of.traces.rejected.items()}
         gates = _figure("What the gates let through", funnel(of.traces.seen, rejected, of.traces.admitted))
-        left = [(one.seen, "rows of the source"), (one.admitted, "kept by the gates"),
-                (one.counted, "of this champion, the dataset"), (one.labelled, "labelled"),
-                (one.trainable, "trainable: agreed to, and in no suite")]  # fmt: skip
-        text = " → ".join(f"{count:,} {what}" for count, what in left if count is not None)
-        yield Chapter("From traces to training data", [text], [gates])
+        yield Chapter("From traces to the dataset", (), [gates])
     if (labels := of.labels) is not None:
         spread = _figure("Rewards of the labels", reward_distribution(labels.histogram, labels.mean_reward))
         reasons = _table(("not labelled because", "rows"), sorted(labels.unlabelled.items()))
@@ -144,9 +117,7 @@ def _chapters(of: IterationRecords, one: IterationView, events: Sequence[Rollout
     if (trained := of.trained) is not None:
         lost = [f"interrupted by {e.cause} at step {e.step}, steps lost: {e.lost_steps}" for e in trained.preemptions]
         panels = _figure("Metrics by step", training_panels(trained.metrics, trained.health.findings))
-        spent = {"productive": trained.goodput.productive_s, **trained.goodput.badput_s}
-        seconds = _table(("where the time went", "seconds"), [(name, f"{s:,.1f}") for name, s in spent.items()])
-        yield Chapter(f"Training: {trained.health.verdict}", lost, [panels, seconds])
+        yield Chapter(f"Training: {trained.health.verdict}", lost, [panels])
     if of.report is not None:
         figure = _figure("Scores and paired differences with intervals", reports.picture(of.report))
         gated = Markup(reports.to_html(reports.table(of.report)))  # which escapes
@@ -154,7 +125,7 @@ def _chapters(of: IterationRecords, one: IterationView, events: Sequence[Rollout
         yield Chapter(f"Evaluation{f': {of.verdict.verdict}' if of.verdict else ''}", (), [figure, details])
     yield from _rollout(of.id, events)
     if one.costs:
-        yield Chapter("Cost", (), [_bill(one.costs, notes=True)])
+        yield Chapter("Cost", (), [_bill(one.bill)])
 
 
 def _rollout(id: str, events: Sequence[RolloutEvent]) -> Iterator[Chapter]:
@@ -179,59 +150,17 @@ def _rollout(id: str, events: Sequence[RolloutEvent]) -> Iterator[Chapter]:
 
 
 def _all_iterations(kpi: Kpi, rows: Sequence[tuple[str, ...]]) -> Chapter:
-    missing = [f"Not in the sum of USD: {each}" for each in kpi.cost.unknown]
-    missing += [f"Not in the sum of device hours: {each}" for each in kpi.cost.unknown_hours]
+    missing = [f"Not in the cost of all: {each}" for each in kpi.bill.unknown]
     plot = _figure("Both models on the target suite, and device hours", quality_and_cost(kpi.bars()))
-    bill = _bill([line for each in kpi.iterations for line in each.costs])
-    return Chapter("All iterations", missing, [plot, _table(HEAD, rows), bill])
+    return Chapter("All iterations", missing, [plot, _table(HEAD, rows)])
 
 
-def _bill(lines: Sequence[CostLine], notes: bool = False) -> Markup:
-    by_name: defaultdict[str, list[CostLine]] = defaultdict(list)
-    for line in lines:
-        by_name[line.name].append(line)
+def _bill(bill: Bill) -> Markup:
     rows: list[tuple[str, ...]] = []
-    for name, of_one in [*by_name.items(), ("together", list(lines))]:
-        cost = total(of_one)
-        usd = "unknown" if all(line.usd is None for line in of_one) else cost.dollars
-        hours = "unknown" if all(line.device_hours is None for line in of_one) else cost.hours
-        why = dict.fromkeys(why for line in of_one for why in (line.why, line.why_hours) if why and notes)
-        rows.append((name, usd, hours, "" if name == "together" else "; ".join(why)))
-    return _table(("what", "USD", "device hours", ""), rows)
-
-
-def _digests(of: IterationRecords) -> Iterator[tuple[str, str, str]]:
-    """What the candidate was made from: name, digest or id, and the file of the iteration that holds it."""
-    if of.traces is not None:
-        iteration = of.traces.iteration
-        yield "champion that it is compared with", iteration.champion.digest[:12], ""
-        yield "dataset", f"{iteration.dataset.digest[:12]}, snapshot {iteration.dataset.snapshot}", layout.GOVERNED
-        yield "recipe", iteration.recipe_digest[:12], layout.RECIPE
-    if of.labels is not None:
-        yield "labels", of.labels.dataset.digest[:12], layout.LABELS
-    if of.preferences is not None:
-        yield "preference data", of.preferences.pairs.digest[:12], layout.PREFERENCES
-    if of.plan is not None:
-        yield "plan", of.plan.data.digest[:12] if of.plan.data else "not to train", layout.PLAN
-    if of.trained is not None:
-        yield "adapter", of.trained.checkpoint.adapter.digest[:12], layout.RESULT
-        yield "model", of.trained.checkpoint.model.digest[:12], ""
-    if of.report is not None:
-        yield "evidence", of.report.bundle.digest[:12], layout.EVAL_REPORT
-    if of.verdict is not None:
-        yield "verdict", f"on report {of.verdict.report_digest[:12]}", layout.GATE_VERDICT
-    if of.version is not None:
-        yield "registered", f"{of.version.name} version {of.version.version}", layout.MODEL_VERSION
-        yield "MLflow run", of.version.run_id, ""
-    if of.outcome is not None:
-        yield "outcome", of.outcome.ending, layout.OUTCOME
-
-
-def _champions_iteration(of: IterationRecords, events: Sequence[RolloutEvent]) -> str:
-    """The iteration whose candidate this one's champion was; "" for the base model."""
-    champion = of.traces.iteration.champion.digest if of.traces is not None else ""
-    versions = [event.proposal.version for event in events if event.proposal is not None]
-    return next((each.iteration for each in versions if each.model.digest == champion), "")
+    for each in bill.lines:
+        hours = "unknown" if each.device_hours is None else f"{each.device_hours:,.2f}"
+        rows.append((each.name, "unknown" if each.usd is None else str(each.usd), hours, each.why))
+    return _table(("what", "USD", "device hours", ""), [*rows, ("together", bill.dollars, bill.hours, "")])
 
 
 def _figure(text: str, plot: Plot) -> Markup:

@@ -17,7 +17,7 @@ from assets.environment import Choice, chosen
 from assets.kpi import HEAD, IterationView, Kpi, read_kpi
 from assets.naming import ROLLOUT, launch_command
 from assets.records import PLAN
-from jobs.screen import BOLD, CYAN, GREEN, GREY, RED, YELLOW, named, paint, terminal_width
+from jobs.screen import named, terminal_width
 from jobs.workers import Worker, worker_files
 from pipeline.core import layout
 from pipeline.core.iteration import Iteration
@@ -29,21 +29,13 @@ from pipeline.rollout.propose import ChampionState
 from pipeline.rollout.record import Phase, RolloutState, read_events
 from pipeline.rollout.router import Unrouted
 from pipeline.rollout.status import RolloutStatus, status
-from pipeline.views.rollout import spell
+from pipeline.views.rollout import sentences, spell
 
 DONE, WAITS, FAILED = 0, 1, 2
 LATER = "the same launch without it looks for newer traces"
-COLOURS = {
-    "promoted": GREEN,
-    "in rollout": CYAN,
-    "in progress": CYAN,
-    "held": YELLOW,
-    "registered": GREEN,
-    "refused": YELLOW,
-    "stopped": RED,
-    "rolled back": RED,
-    "unreadable": RED,
-}
+SHOWN = 5
+"""Iterations in the table."""
+ROLLOUT_LINES = ("rollout", "phase", "weight", "why", "waits for")
 
 
 class NextStep(Record):
@@ -75,23 +67,22 @@ class DeploymentStatus(Record):
 def main(arguments: Sequence[str]) -> int:
     asked = parser().parse_args(arguments)
     try:
-        read = read_deployment(asked.last, time.time())
+        read = read_deployment(time.time())
     except (ValueError, OSError) as error:  # the recipe, the newest iteration or the rollout's log
         print(f"status: {error}", file=sys.stderr)
         return FAILED
-    shown = view(read, time.time(), terminal_width(), sys.stdout.isatty())
+    shown = view(read, time.time(), terminal_width())
     print(read.model_dump_json(indent=2) if asked.json else "\n".join(shown))
     return WAITS if read.waits_for_person else DONE
 
 
 def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(prog="pt status", description=__doc__)
-    options.add_argument("--last", type=int, default=5, metavar="N", help="iterations in the table (default 5)")
     options.add_argument("--json", action="store_true", help="the same as one JSON object")
     return options
 
 
-def read_deployment(last: int, now: float) -> DeploymentStatus:
+def read_deployment(now: float) -> DeploymentStatus:
     """Raises ValueError where the recipe, the newest iteration's name or the rollout's log cannot be read."""
     choice = chosen()
     recipe = load(choice.recipe_path, choice.overrides)
@@ -100,7 +91,7 @@ def read_deployment(last: int, now: float) -> DeploymentStatus:
     state = fold(events)
     split_read = Unrouted() if recipe.rollout.traffic.kind == "none" else None
     rollout = status(name, _serving(recipe, state), events, split_read, now)
-    newest, kpi = store.read(layout.LATEST, Iteration), read_kpi(store, recipe, max(1, last))
+    newest, kpi = store.read(layout.LATEST, Iteration), read_kpi(store, recipe)
     mine = next((each for each in kpi.iterations if newest is not None and each.iteration == newest.id), None)
     at_work = files.at_work(store.root) if files is not None else []
     return DeploymentStatus(
@@ -190,40 +181,41 @@ def _waiting(store: Store, state: RolloutState, rollout: RolloutStatus, newest: 
         yield f"records of iteration {newest.iteration} cannot be read: {newest.problems[0]}"
 
 
-def view(read: DeploymentStatus, now: float, width: int, colour: bool = False) -> Iterator[str]:
+def view(read: DeploymentStatus, now: float, width: int) -> Iterator[str]:
     """The screen. Commands are not folded: they are there to be copied."""
-    yield paint(f"{read.deployment}: {read.model}", BOLD, colour)
+    yield f"{read.deployment}: {read.model}"
     yield from named("data root", read.data_root, width)
     yield from named("iteration", "none yet" if read.iteration is None else _iteration(read.iteration, now), width)
     for name, text in read.iteration.stages if read.iteration is not None else ():
         yield from named(f"  {name}", text, width)
     yield from named("run", _run(read), width)
     yield from named("champion", _champion(read.kpi, now), width)
-    yield from named("rollout", _rollout(read.rollout), width)
+    for name, text in sentences(read.rollout, now):
+        if name in ROLLOUT_LINES:
+            yield from named(name, text, width)
     for number, each in enumerate(read.waits_for_person):
-        yield from (paint(line, YELLOW, colour) for line in named("" if number else "a person", each, width))
+        yield from named("" if number else "a person", each, width)
     if read.run is not None:
         yield from named("next", "nothing: the run goes on by itself, and the same launch follows it", width)
     else:
         yield from named("next", read.next.command)
         yield from named("", read.next.purpose, width)
     if read.kpi.iterations:
-        yield from ("", *_table(read.kpi.iterations, colour), "")
+        yield from ("", *_table(read.kpi.iterations[-SHOWN:]), "")
         for name, value, note in read.kpi.sums():
             yield from named(name, f"{value}; {note}", width)
-        for reason in read.kpi.cost.unknown:
+        for reason in read.kpi.bill.unknown:
             yield from named("", f"not in the cost: {reason}", width)
     for problem in read.kpi.problems:
         yield from named("problem", problem, width)
 
 
-def _table(iterations: Sequence[IterationView], colour: bool) -> Iterator[str]:
+def _table(iterations: Sequence[IterationView]) -> Iterator[str]:
     """A row for each iteration, the newest first."""
     rows = [HEAD, *(tuple(cell or "-" for cell in each.row) for each in reversed(iterations))]
     widths = [max(len(each[n]) for each in rows) for n in range(len(HEAD))]
-    for number, each in enumerate(rows):
-        line = "  ".join(cell.ljust(size) for cell, size in zip(each, widths, strict=True)).rstrip()
-        yield paint(line, COLOURS.get(each[1], "") if number else GREY, colour)
+    for each in rows:
+        yield "  ".join(cell.ljust(size) for cell, size in zip(each, widths, strict=True)).rstrip()
 
 
 def _iteration(newest: IterationView, now: float) -> str:
@@ -247,20 +239,6 @@ def _champion(kpi: Kpi, now: float) -> str:
     right = kpi.champion_quality
     quality = f"; {right.value:.1%} ({right.low:.1%} to {right.high:.1%}) on {kpi.suite}" if right else ""
     return f"{name}{since}{quality}"
-
-
-def _rollout(rollout: RolloutStatus) -> str:
-    state = rollout.state
-    if state.proposal is None:
-        return f"{'none' if rollout.routed else rollout.router_reason}; waits for {rollout.waits_for}"
-    version, phase = f"version {state.proposal.version.version}", str(state.phase).replace("_", " ")
-    if not rollout.routed:
-        return f"{version}: {phase}; {rollout.router_reason}; waits for {rollout.waits_for}"
-    why = f" ({state.reason})" if state.reason and state.phase is not Phase.PROMOTED else ""
-    if not state.active:
-        return f"{version}: {phase}{why}; none is open"
-    weights = " → ".join(f"{weight}%" for weight in state.proposal.policy.canary_weights)
-    return f"{version}: {phase} at {rollout.weight}% of {weights}{why}; waits for {rollout.waits_for}"
 
 
 if __name__ == "__main__":

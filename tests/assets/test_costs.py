@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from assets.costs import ANSWER_PRICE, DEVICE_PRICE, NO_ACCOUNT, NO_GRADES, SLOT_PRICE, CostLine, CostTotal
+from assets.costs import ANSWER_PRICE, DEVICE_PRICE, NO_ACCOUNT, NO_GRADES, OTHERS_DEVICES, SLOT_PRICE, Bill, CostLine
 from assets.kpi import IterationView, read_kpi
 from evals.judged import JudgementLine, spent_on
 from k8s.attempts import LaunchAttempt, ledger
@@ -57,7 +57,7 @@ def test_a_price_that_nobody_named_is_unknown_and_not_nothing(laid: Laid, tmp_pa
     training = line(one, "training")
     assert (training.usd, training.why) == (None, DEVICE_PRICE)
     assert training.device_hours == pytest.approx(HOURS * DEVICES), "hours are hours at any price"
-    assert f"training: {DEVICE_PRICE}" in one.cost.unknown
+    assert f"training: {DEVICE_PRICE}" in one.bill.unknown
 
 
 def test_the_launchers_account_stands_where_there_is_one(laid: Laid) -> None:
@@ -82,7 +82,7 @@ def test_tokens_without_a_price_are_an_unknown_sum(laid: Laid) -> None:
 def test_answers_of_an_evaluation_have_their_price(laid: Laid) -> None:
     laid.until_verdict()
     answers = line(only(laid), "answers of the evaluation")
-    assert (answers.usd, answers.why, answers.device_hours) == (None, ANSWER_PRICE, None)
+    assert (answers.usd, answers.why, answers.device_hours) == (None, f"{ANSWER_PRICE}; {NO_ACCOUNT}", None)
     price = {"usd_per_million_prompt_tokens": 10.0, "usd_per_million_completion_tokens": 100.0}
     iteration = laid.begin("priced")
     laid.store.write(iteration.path(layout.EVAL_REPORT), report_of_price(**price))
@@ -132,8 +132,7 @@ def test_a_rollout_is_served_by_somebody(laid: Laid) -> None:
     assert own.device_hours == pytest.approx(hours)
     slots = "rollout.traffic.slots=['http://a/v1', 'http://b/v1']"
     one = only(laid, slots)
-    assert f"serving of the canary: {SLOT_PRICE}" in one.cost.unknown
-    assert any(each.startswith("serving of the canary: ") for each in one.cost.unknown_hours)
+    assert f"serving of the canary: {SLOT_PRICE}; {OTHERS_DEVICES}" in one.bill.unknown
     priced = line(only(laid, slots, "rollout.slot_usd_per_hour=8"), "serving of the canary")
     assert priced.usd is not None and priced.usd.high == pytest.approx(8 * hours)
 
@@ -141,7 +140,7 @@ def test_a_rollout_is_served_by_somebody(laid: Laid) -> None:
 def test_grades_of_live_answers_are_on_account(laid: Laid) -> None:
     laid.roll_out()
     rollout = read_events(laid.store, NAME)[0].rollout
-    assert f"judge of live answers: {NO_GRADES}" in only(laid, JUDGE, SUITES).cost.unknown
+    assert f"judge of live answers: {NO_GRADES}" in only(laid, JUDGE, SUITES).bill.unknown
     for paid_for, usd in ((rollout, 0.5), (rollout, 0.25), ("another", 9.0)):
         journal(laid.store, paid_for).add(FindingLine(key="", source="judge", account=paid_for, tokens=10, usd=usd))
     assert line(only(laid), "judge of live answers").usd == Range(low=0.75, high=0.75)
@@ -155,10 +154,10 @@ def test_fresh_samples_cost_their_devices_time(laid: Laid) -> None:
     samples = line(only(laid, section, "compute.accelerator.usd_per_hour=4"), "fresh samples")
     assert samples.device_hours == 0.5 and samples.usd == Range(low=2.0, high=2.0)
     laid.store.write(iteration.path(layout.FRESH), fresh.model_copy(update={"seconds": None}))
-    assert line(only(laid, section), "fresh samples").why_hours == NO_ACCOUNT
+    assert line(only(laid, section), "fresh samples").why == NO_ACCOUNT
 
 
 def test_a_hundredth_costs_its_part_of_the_bill() -> None:
-    cost = CostTotal(usd=Range(low=10.0, high=20.0), device_hours=5.0)
-    assert cost.usd_for(0.1) == Range(low=1.0, high=2.0) and cost.hours_for(0.1) == pytest.approx(0.5)
-    assert cost.usd_for(0.0) is cost.usd_for(-0.1) is cost.usd_for(None) is cost.hours_for(0.0) is None
+    bill = Bill([CostLine(name="training", usd=Range(low=10.0, high=20.0))])
+    assert bill.for_hundredth(0.1) == Range(low=1.0, high=2.0)
+    assert bill.for_hundredth(0.0) is bill.for_hundredth(-0.1) is bill.for_hundredth(None) is None

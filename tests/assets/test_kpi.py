@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from assets.kpi import Kpi, read_kpi
-from assets.records import Ending, iteration_ids
+from assets.records import Ending
 from evals.gate import Verdict
 from pipeline.core import layout
 from pipeline.training.journal import TrainingJournal
@@ -20,8 +20,8 @@ def laid(tmp_path: Path) -> Laid:
     return Laid(tmp_path / "data")
 
 
-def figures(laid: Laid, *overrides: str, newest: int | None = None) -> Kpi:
-    return read_kpi(laid.store, recipe_of(laid.store.root, *overrides), newest)
+def figures(laid: Laid, *overrides: str) -> Kpi:
+    return read_kpi(laid.store, recipe_of(laid.store.root, *overrides))
 
 
 def test_an_empty_root_has_no_figures(laid: Laid) -> None:
@@ -34,14 +34,12 @@ def test_a_promoted_candidate_is_the_gain_and_the_champion(laid: Laid) -> None:
     folded = figures(laid)
     (one,) = folded.iterations
     assert (one.iteration, one.state, one.version, one.verdict) == (iteration.id, "promoted", 1, "PASS")
-    assert one.quality is not None and one.promoted_at == folded.champion_since
-    assert folded.gain == one.gain == one.quality.difference.value > 0.1
+    assert one.quality is not None and folded.champion_since is not None
+    assert folded.gain == one.quality.difference.value > 0.1
     assert (folded.champion_version, folded.champion_iteration) == (1, iteration.id)
     assert folded.champion_quality == one.quality.candidate and folded.suite == "arithmetic"
-    assert one.trace_to_promotion_s == one.promoted_at - DAY_END >= 7200.0
+    assert one.trace_to_promotion_s == folded.champion_since - DAY_END >= 7200.0
     assert (one.seen, one.admitted, one.kept, one.coverage) == (100, 80, 0.8, 0.75)
-    assert one.counted == 70, "what counts for the champion"
-    assert (folded.preemptions, folded.lost_steps, folded.goodput) == (1, 1, 0.5)
 
 
 @pytest.mark.parametrize("ending", ["not trained", "stopped", "refused", "held"])
@@ -57,7 +55,7 @@ def test_a_rolled_back_candidate_gains_nothing(laid: Laid) -> None:
     laid.roll_out("b", 2, until="rolled_back", data="newer")
     folded = figures(laid)
     assert [each.state for each in folded.iterations] == ["promoted", "rolled back"]
-    assert folded.gain == folded.iterations[0].gain
+    assert folded.iterations[0].quality and folded.gain == folded.iterations[0].quality.difference.value
     assert folded.champion_iteration == folded.iterations[0].iteration
     assert folded.iterations[1].detail, "the rollout says why"
 
@@ -126,10 +124,3 @@ def test_a_damaged_log_of_rollouts_is_a_problem(laid: Laid) -> None:
 def test_iterations_of_another_model_are_another_deployments(laid: Laid) -> None:
     laid.end(laid.begin(), "refused")
     assert figures(laid, "base_model.name=other").iterations == ()
-
-
-def test_newest_reads_the_last(laid: Laid) -> None:
-    laid.roll_out("a", 1)
-    laid.end(laid.begin("newer"), "refused")
-    ids = iteration_ids(laid.store)
-    assert [each.iteration for each in figures(laid, newest=1).iterations] == ids[-1:]

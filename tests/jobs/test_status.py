@@ -96,11 +96,10 @@ def test_a_promotion_is_shown_with_figures(laid: Laid, capsys) -> None:
     code, text = screen(capsys)
     assert code == 0 and f"1 ({iteration.id})" in text
     for words in (
-        "champion version 1, promoted", "on arithmetic", "rollout version 1: promoted; none is open", "gain +",
+        "champion version 1, promoted", "on arithmetic", "phase promoted since", "gain +",
         "for each +0.01", "starts the next iteration from it", "health PASS", "held-out prompts 43% → 65%",
         "suite arithmetic 69.2% → 89.8%", "verdict PASS: improvement shown",
         "not in the cost: answers of the evaluation: evaluation.price is not in",
-        "goodput 50%; interruptions: 1, steps computed again: 1",
     ):  # fmt: skip
         assert words in text, words
 
@@ -137,7 +136,7 @@ def test_an_unreadable_recipe_or_log_is_exit_code_two(laid: Laid, capsys, monkey
 
 def test_a_machine_reads_the_same_as_json(laid: Laid, capsys) -> None:
     iteration = laid.roll_out()
-    assert status.main(["--json", "--last", "1"]) == 0
+    assert status.main(["--json"]) == 0
     fields = json.loads(capsys.readouterr().out)
     assert fields["iteration"]["iteration"] == iteration.id and fields["iteration"]["state"] == "promoted"
     assert fields["kpi"]["champion_version"] == 1 and fields["rollout"]["state"]["phase"] == "promoted"
@@ -146,7 +145,7 @@ def test_a_machine_reads_the_same_as_json(laid: Laid, capsys) -> None:
 
 def typed(laid: Laid) -> tuple[status.NextStep, list[str]]:
     """What may be typed next, and the overrides that it sets."""
-    step = status.read_deployment(5, 1e9).next
+    step = status.read_deployment(1e9).next
     first = shlex.split(step.command)[0]
     assert first.startswith("PREFERENCE_TUNING_OVERRIDES=")
     return step, split_overrides(first.partition("=")[2])
@@ -210,11 +209,10 @@ def test_a_candidate_that_was_rolled_back_is_not_promoted(laid: Laid, capsys) ->
 
 def test_no_screen_is_wider_than_its_terminal_but_for_commands(laid: Laid) -> None:
     laid.roll_out()
-    read = status.read_deployment(5, 1e9)
+    read = status.read_deployment(1e9)
     lines = list(status.view(read, 1e9, 100))
     folded = [line for line in lines if line.split()[:1] not in (["next"], ["data"], ["iteration"])]
-    assert max(map(len, folded)) <= 120 and not any("\x1b" in line for line in lines)
-    assert any("\x1b[" in line for line in status.view(read, 1e9, 100, colour=True))
+    assert max(map(len, folded)) <= 120
 
 
 @pytest.mark.slow
