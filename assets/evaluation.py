@@ -62,8 +62,6 @@ def eval_report(context: dg.AssetExecutionContext, deployment: Deployment, polic
         {
             **figures,
             "report": dg.MetadataValue.md(report.table(result)),
-            "evidence": dg.MetadataValue.path(result.bundle.uri),
-            "evidence digest": result.bundle.digest,
         },
     )
 
@@ -96,7 +94,6 @@ def gate_verdict(context: dg.AssetExecutionContext, deployment: Deployment, eval
         {
             "verdict": str(verdict.verdict),
             "reasons": dg.MetadataValue.md("\n".join(f"- {literal(reason)}" for reason in verdict.reasons)),
-            "evidence digest": verdict.bundle_digest,
         },
     )
     said = f"{verdict.verdict}: {'; '.join(verdict.reasons)}"

@@ -17,7 +17,7 @@ from pipeline.registry.runs import version_page
 from pipeline.rollout.export import export_model
 from pipeline.rollout.policy import account, policy_of, proposer
 from pipeline.rollout.propose import RolloutCandidate, on_hold, propose
-from pipeline.rollout.record import ModelVersion, RolloutState
+from pipeline.rollout.record import ModelVersion
 from pipeline.rollout.router import Unrouted
 
 DEPLOY_IT = (
@@ -54,11 +54,8 @@ def model_version(context: dg.AssetExecutionContext, deployment: Deployment, gat
         [version.name, version.version, version.model.digest],
         {
             **({"version in MLflow": dg.MetadataValue.url(page)} if page else {}),
-            "name": version.name,
             "version": version.version,
             **run_links(deployment, recorded.run),
-            "model digest": version.model.digest,
-            "model": dg.MetadataValue.path(version.model.uri),
         },
     )
 
@@ -110,9 +107,4 @@ def canary(
         return
     state = begin_rollout(deployment, log)
     end(context, deployment, iteration, "rollout", f"version {model_version.version}, see the rollout")
-    yield output(state, [state.rollout, model_version.model.digest], _shown(state))
-
-
-def _shown(state: RolloutState) -> dict[str, str | int]:
-    weight = state.canary_weight if state.proposal else 0
-    return {"phase when opened": str(state.phase), "weight when opened, in percent": weight, "why": state.reason}
+    yield output(state, [state.rollout, model_version.model.digest], {"why": state.reason})

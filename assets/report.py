@@ -16,6 +16,7 @@ from markupsafe import Markup
 from assets.costs import Bill
 from assets.kpi import HEAD, IterationView, KeyFigure, Kpi, read_kpi
 from assets.records import RECORDS, IterationRecords
+from assets.sentences import EVIDENCE, evidence_rows
 from evals import report as reports
 from pipeline.core import layout
 from pipeline.core.storage import Store, digest_file, write_atomically
@@ -111,9 +112,7 @@ def _chapters(of: IterationRecords, one: IterationView, events: Sequence[Rollout
     if of.plan is not None:
         decision = of.plan.decision
         chosen = "do not train now" if decision.method == "none" else decision.method.upper()
-        rows = [(c.name, c.interval(), f"{c.sign} {c.figure(c.threshold)}", c.holds) for c in decision.checks]
-        checks = _table(("evidence", "found (95% interval)", "held against", "holds"), rows)
-        yield Chapter(f"Decision: {chosen}", decision.reasons, [checks])
+        yield Chapter(f"Decision: {chosen}", decision.reasons, [_table(EVIDENCE, evidence_rows(decision))])
     if (trained := of.trained) is not None:
         lost = [f"interrupted by {e.cause} at step {e.step}, steps lost: {e.lost_steps}" for e in trained.preemptions]
         panels = _figure("Metrics by step", training_panels(trained.metrics, trained.health.findings))

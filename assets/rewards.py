@@ -18,7 +18,6 @@ from pipeline.rewards.label import label_traces
 from pipeline.rewards.records import LABELS, RewardLabels
 from pipeline.rewards.reward_model.records import RewardModelReport, Thumb
 from pipeline.rewards.reward_model.stage import train_reward_model
-from pipeline.rewards.summary import examples
 from pipeline.selection.consent import consented
 from pipeline.selection.draw import SAMPLES, FreshSamples
 from pipeline.selection.samples import Scorers, sample
@@ -76,7 +75,6 @@ def _metadata(labels: RewardLabels) -> dict[str, Any]:
             ["component", "and", "on the same side of 0.5"],
             [(each.first, each.second, each.agree) for each in labels.agreement],
         ),
-        "labels, for example": table(["reward", "why"], examples(labels.dataset)),
         **table_facts(labels.dataset.rows, labels.dataset.uri, LABELS),
     }
 

@@ -6,8 +6,9 @@ import dagster as dg
 
 from assets.cluster import launchable, refuse_unlaunchable
 from assets.loop_asset import loop_asset
-from assets.metadata import output, warning
+from assets.metadata import output, table, warning
 from assets.resources import Deployment
+from assets.sentences import EVIDENCE, decision_sentence, evidence_rows
 from evals.freezing import held_apart
 from evals.suites import suites
 from pipeline.core import layout
@@ -17,7 +18,6 @@ from pipeline.selection.consent import consented
 from pipeline.selection.cost import expect_for
 from pipeline.selection.draw import FreshSamples
 from pipeline.selection.evidence import trust_in
-from pipeline.selection.memo import memo
 from pipeline.selection.preferences import PreferenceDataset, ScoredSamples, build
 from pipeline.selection.samples import metadata_of
 from pipeline.training.plan import TrainingPlan, plan_training
@@ -57,8 +57,6 @@ def preference_dataset(
             "winners": dataset.evidence.winners,
             "without consent": dataset.without_consent,
             "contaminated": dataset.contamination.hits,
-            "pairs uri": dg.MetadataValue.path(dataset.pairs.uri),
-            "prompts uri": dg.MetadataValue.path(dataset.prompts.uri),
         },
     )
 
@@ -93,16 +91,20 @@ def training_plan(context: dg.AssetExecutionContext, deployment: Deployment, pre
         lambda: consented(store, work.lake, iteration.dataset),
         lambda trace_ids: metadata_of(work, trace_ids),
     )
-    decision = plan.decision
+    decision, costs = plan.decision, plan.decision.expected.values()
     context.log.info(f"method {decision.method.upper()}: {'; '.join(decision.reasons)}")
     yield output(
         plan,
         plan.digest() if plan.data is not None else "none",
         {
             "method": decision.method,
-            "forced": decision.forced,
+            "why": decision_sentence(decision),
             "without consent": plan.without_consent,
-            "memo": dg.MetadataValue.md(memo(decision)),
+            "evidence": table(EVIDENCE, evidence_rows(decision)),
+            "expected cost": table(
+                ["method", "steps", "device hours", "USD", "basis"],
+                [(e.method, e.steps, f"{e.device_hours:.2f}", f"{e.usd:.2f}", e.basis) for e in costs],
+            ),
         },
     )
     yield warning("enough_signal", decision.method != "none", "; ".join(decision.reasons))

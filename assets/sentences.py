@@ -1,4 +1,4 @@
-"""A sentence for each stage of an iteration, alike at the terminal and on the page."""
+"""A sentence for each stage of an iteration, and the evidence of its decision, alike wherever they are shown."""
 
 from collections.abc import Iterator
 
@@ -26,7 +26,7 @@ def stage_sentences(of: IterationRecords) -> Iterator[tuple[str, str]]:
         text = f"{fresh.labelled:,} fresh completions of {fresh.prompts:,} prompts are scored, mean "
         yield "samples", f"{text}{fresh.mean_reward:.3f}, best of each prompt {fresh.best_reward:.3f}"
     if of.plan is not None:
-        yield "method", _decision(of.plan.decision)
+        yield "method", decision_sentence(of.plan.decision)
     if of.trained is not None:
         yield "training", _training(of.trained)
     if of.report is not None:
@@ -37,7 +37,19 @@ def stage_sentences(of: IterationRecords) -> Iterator[tuple[str, str]]:
         yield "registered", f"{of.version.name} version {of.version.version} (MLflow run {of.version.run_id})"
 
 
-def _decision(decision: MethodDecision) -> str:
+EVIDENCE = ("evidence", "found (95% interval)", "held against", "for", "holds")
+
+
+def evidence_rows(decision: MethodDecision) -> list[tuple[str, ...]]:
+    """What decided the method, below EVIDENCE."""
+    return [
+        (each.name, each.interval(), f"{each.sign} {each.figure(each.threshold)}", ", ".join(each.needed_by),
+         "yes" if each.holds else "no")
+        for each in decision.checks
+    ]  # fmt: skip
+
+
+def decision_sentence(decision: MethodDecision) -> str:
     name = f"{decision.method.upper()}{' (forced by the recipe)' if decision.forced else ''}"
     lacks = [f"{method.upper()} lacks {'; '.join(why)}" for method, why in decision.lacks.items()]
     because = decision.reasons if decision.method != "none" or decision.forced or not lacks else ()

@@ -103,11 +103,7 @@ def _shown(store: Store, governed: GovernedTraces) -> dict[str, Any]:
         "in the dataset": governed.iteration.dataset.rows,
         "gates": picture(funnel(governed.seen, rejected, governed.admitted), "Funnel of the gates"),
         "days": table(["day", "seen", "admitted", "rejected", "MB read"], days),
-        "rejected": table(["reason", "rows"], sorted(rejected.items())),
         "rejected, for example": table(["reason", "what was seen", "where"], samples),
-        "champion": governed.iteration.champion.digest[:12],
-        "snapshot": governed.iteration.dataset.snapshot,
-        "digest": governed.iteration.dataset.digest,
         "dagster/table_name": f"{NAMESPACE}.{NAME}",
         **table_facts(governed.iteration.dataset.rows, governed.iteration.dataset.uri, SCHEMA),
     }

@@ -23,7 +23,7 @@ from pipeline.traces.erased import shared_lock
 from pipeline.training.account import typical
 from pipeline.training.launch import train
 from pipeline.training.plan import TrainingPlan
-from pipeline.training.result import Health, TrainingResult
+from pipeline.training.result import TrainingResult
 from pipeline.training.schedule import rows_without_consent
 from pipeline.views.iteration import training_panels
 
@@ -83,7 +83,11 @@ def policy_checkpoint(context: dg.AssetExecutionContext, deployment: Deployment,
         passed=health.verdict == "PASS",
         severity=dg.AssetCheckSeverity.ERROR if health.verdict == "STOP" else dg.AssetCheckSeverity.WARN,
         description="; ".join([str(health.verdict), *(finding.reason for finding in health.findings)]),
-        metadata={"findings": _findings(health)},
+        metadata={
+            "findings": table(
+                ["verdict", "rule", "step", "reason"], [(e.verdict, e.rule, e.step, e.reason) for e in health.findings]
+            )
+        },
     )
     account = account_for(store, training_plan, result, recipe.compute)
     metadata = _shown(result, account)
@@ -127,11 +131,6 @@ def _refuse_withdrawn(deployment: Deployment, plan: TrainingPlan) -> None:
         )
 
 
-def _findings(health: Health) -> dg.MarkdownMetadataValue:
-    rows = [(finding.verdict, finding.rule, finding.step, finding.reason) for finding in health.findings]
-    return table(["verdict", "rule", "step", "reason"], rows)
-
-
 def _shown(result: TrainingResult, account: Ledger) -> dict[str, Any]:
     """What a person looks for: was it healthy, did it learn, where did time and money go, what is left."""
     metrics, goodput, rates = result.metrics, result.goodput, typical(result.metrics)
@@ -146,16 +145,11 @@ def _shown(result: TrainingResult, account: Ledger) -> dict[str, Any]:
     }
     return {
         "health": result.health.verdict,
-        "findings": _findings(result.health),
         "metrics by step": picture(training_panels(metrics, result.health.findings), "Metrics by step"),
         "seconds by cause": shares({"productive": goodput.productive_s, **goodput.badput_s}),
         "steps": result.checkpoint.step,
         **{name: float(f"{value:.4g}") for name, value in figures.items()},
-        "attempts": result.attempts,
-        "launches": account.attempts,
         "interruptions": table(
             ["cause", "step reached", "steps lost"], [(e.cause, e.step, e.lost_steps) for e in result.preemptions]
         ),
-        "adapter": dg.MetadataValue.path(result.checkpoint.adapter.uri),
-        "model": dg.MetadataValue.path(result.checkpoint.model.uri),
     }

@@ -5,8 +5,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import chain, combinations, takewhile, zip_longest
-from pathlib import Path
+from itertools import combinations, takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -196,28 +195,6 @@ def drift(store: Store, own: RewardDistribution) -> Drift | None:
         stability_index=stability_index(last.histogram, own.histogram),
         mean_change=own.mean - last.mean,
     )
-
-
-def examples(labels: DatasetRef) -> list[tuple[str, str]]:
-    """Reward and how it came to be, of labels in the newest part of a published table: in turn a high one, a low one,
-    one without a label."""
-    parts = sorted(Path(labels.uri).glob("*.parquet"))
-    columns = [name for name in LABELS.names if name not in TEXTS]
-    rows = pq.read_table(parts[-1], columns=columns).sort_by("trace_id").to_pylist() if parts else []
-    low = sorted((row for row in rows if row["final_reward"] is not None), key=lambda row: row["final_reward"])
-    silent = [row for row in rows if row["final_reward"] is None]
-    turns = chain(*zip_longest(low[::-1][:EXAMPLES], low[:EXAMPLES], silent[:EXAMPLES]))
-    chosen = {(row["trace_id"], row["observation_id"]): row for row in turns if row is not None}
-    shown = list(chosen.values())[:EXAMPLES]
-    return [("none" if row["final_reward"] is None else f"{row['final_reward']:.2f}", why(row)) for row in shown]
-
-
-def why(row: Mapping[str, Any]) -> str:
-    """How a label came to be: `correct 1.00 x 0.87 + format 0.00 x 0.13`; or why there is none."""
-    weights, missing = json.loads(row["weights"] or "{}"), json.loads(row["missing"] or "{}")
-    silent = "".join(f"; {name} is missing ({reason})" for name, reason in missing.items())
-    parts = " + ".join(f"{name} {row[name]:.2f} x {weight:.2f}" for name, weight in weights.items())
-    return (f"no label: {row['reason']}" if row["final_reward"] is None else parts) + silent
 
 
 def stability_index(before: Sequence[int], after: Sequence[int]) -> float:

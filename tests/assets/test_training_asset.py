@@ -143,8 +143,8 @@ def test_a_stopped_training_is_a_refusal_that_people_can_see(lay: Lay) -> None:
         seen = result.get_asset_observation_events()
         (event,) = [each for each in seen if each.asset_key == dg.AssetKey("policy_checkpoint")]
         seen = event.asset_observation_data.asset_observation.metadata
-        assert {"adapter", "metrics by step", "seconds by cause", "steps"} <= set(seen)
-        assert f"| STOP | dead | 9 | {DEAD.reason} |" in str(seen["findings"].value)
+        assert {"metrics by step", "seconds by cause", "steps"} <= set(seen)
+        assert f"| STOP | dead | 9 | {DEAD.reason} |" in str(check.metadata["findings"].value)
         ended = outcome(settings.store(), settings.latest())
         assert ended is not None
         assert ended.ending == "stopped"

@@ -75,7 +75,7 @@ def test_the_training_asset_runs_on_the_recipes_cluster(tmp_path: Path, monkeypa
     with Processes(tmp_path, evict=lambda: any(checkpoints.glob("step-*"))) as world:
         shown, logged, tag = materialized(world, "policy_checkpoint", deployment, monkeypatch)
     assert world.evicted and tag == plan.iteration
-    assert (shown["steps"], shown["launches"], shown["attempts"]) == (6, 1, 2)
+    assert (shown["steps"], shown["record"]["attempts"]) == (6, 2)
     assert sum("step 3/6" in message for message in logged) == 1
     assert any("running: 1 pod" in message for message in logged)
     trained = store.read(iteration.path(RESULT), TrainingResult)
@@ -106,7 +106,7 @@ def test_the_evaluation_asset_runs_on_the_recipes_cluster(tmp_path: Path, monkey
     with Processes(tmp_path, evict=lambda: False) as world:
         shown, logged, tag = materialized(world, "eval_report", deployment, monkeypatch)
     report = store.read(iteration.path(EVAL_REPORT), EvalReport)
-    assert report is not None and shown["evidence digest"] == report.bundle.digest
+    assert report is not None and shown["record"]["bundle"]["digest"] == report.bundle.digest
     assert any("eval-" in message and "1 x " in message for message in logged), "a pod of the cluster"
     assert tag == iteration.id
 

@@ -9,7 +9,6 @@ from pipeline.core.storage import Store
 from pipeline.recipe import Compute
 from pipeline.recipe.rewards import Rules
 from pipeline.rewards.records import LABELS
-from pipeline.rewards.summary import examples
 from pipeline.selection.pairing import read_labels
 from tests.pipeline.traces.conftest import score, write
 
@@ -61,13 +60,6 @@ def test_a_trace_names_its_own_kind_of_check(export: Path, label: Label) -> None
     outcomes = [labels[f"t{n}"]["outcome"] for n in range(1, 7)]
     assert outcomes == ["correct", "wrong", "correct", "error", "error", "wrong"]
     assert labels["t4"]["final_reward"] is None
-
-
-def test_examples_show_how_labels_came_to_be(export: Path, label: Label) -> None:
-    day_file(export, 5, [call(1, "#### 3", "3"), call(2, "#### 4", "3"), call(3, "Hello.")])
-    (first, arithmetic), (second, _), unlabelled = examples(label().dataset)
-    assert first > second and arithmetic.startswith("correct 1.00 x 0.87")
-    assert unlabelled == ("none", "no label: no_signal")
 
 
 def test_only_what_is_new_or_changed_is_checked(export: Path, store: Store, label: Label) -> None:

@@ -21,7 +21,6 @@ from pipeline.rewards.summary import (
     drift,
     human_agreement,
     stability_index,
-    why,
 )
 
 PROMPT = json.dumps([{"role": "user", "content": "2+2?"}])
@@ -83,16 +82,6 @@ def test_noise_is_the_share_of_labels_on_the_other_side() -> None:
     result = human_agreement(table([{"final_reward": reward} for reward in rewards]), reviews)
     assert result.noise.value == np.mean(slips)
     assert result.rank_correlation.value == pytest.approx(1 - 2 * np.mean(slips), abs=0.01)
-
-
-def test_why_says_how_a_label_came_to_be() -> None:
-    weights, missing = '{"correct": 0.8, "format": 0.2}', '{"judge": "budget"}'
-    spoken = {"correct": 1.0, "format": 0.5, "final_reward": 0.9, "weights": weights, "missing": missing}
-    silent = {"reason": "timeout", "missing": '{"correct": "timeout"}'}
-    assert [why(row) for row in table([spoken, silent]).to_pylist()] == [
-        "correct 1.00 x 0.80 + format 0.50 x 0.20; judge is missing (budget)",
-        "no label: timeout; correct is missing (timeout)",
-    ]
 
 
 def distribution(iteration: str, number: int = 0, **changes: Any) -> RewardDistribution:
