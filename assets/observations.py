@@ -1,4 +1,4 @@
-"""The end of an iteration, and what Dagster shows of it and of a look at the rollout. What is shown fails no stage."""
+"""The end of an iteration, and what Dagster shows of it. What is shown fails no stage."""
 
 import time
 from collections.abc import Iterator
@@ -13,13 +13,10 @@ from assets.records import Ending, conclude
 from assets.report import write_report
 from assets.resources import Deployment
 from pipeline.core.iteration import Iteration
-from pipeline.core.markdown import literal
 from pipeline.governance.erasure.late import blocked_iteration
 from pipeline.recipe import Automation
 from pipeline.registry.runs import version_page
-from pipeline.rollout.status import RolloutStatus
 from pipeline.views.iteration import quality_and_cost
-from pipeline.views.rollout import arm_rows, sentences
 
 KPI, CHAMPION = "kpi", "champion"
 """Assets that nothing makes. The first is observed at an iteration's end, also where it was refused; of the second runs
@@ -50,39 +47,6 @@ def show_figures(context: dg.OpExecutionContext | dg.AssetExecutionContext, depl
         context.log_event(kpi_observation(deployment.key(KPI), read_kpi(store, recipe), str(page)))
     except Exception as error:  # boundary: a picture of what has ended well
         context.log.warning(f"The key figures are not shown: {error!r}. pt report {id} makes the page.")
-
-
-def rollout_observation(canary: dg.AssetKey, report: RolloutStatus, now: float) -> dg.AssetObservation:
-    """One look, to be logged by the run that took it."""
-    state = report.state
-    tags = {"rollout": state.rollout, "phase": str(state.phase)} if state.rollout else {}
-    return dg.AssetObservation(canary, metadata=rollout_metadata(report, now), tags=tags)
-
-
-def rollout_metadata(report: RolloutStatus, now: float) -> dict[str, dg.MetadataValue]:
-    """The figures that Dagster draws over time, and the picture of the terminal in Markdown."""
-    state, watch = report.state, report.state.watch
-    figures: dict[str, float] = {"canary weight in percent": report.weight}
-    for name, arm in (("champion", watch.evidence.champion), ("canary", watch.evidence.canary)):
-        figures |= {f"{name} requests": arm.requests, f"{name} graded": arm.graded}
-        figures |= {f"{name} users": arm.users} if arm.users > 1 else {}  # else the unit is the request
-        shares = {"right": arm.quality, "errors": arm.errors, "slow": arm.slow}
-        figures |= {f"{name} {what} in percent": round(100 * s.share, 2) for what, s in shares.items() if s.trials}
-    figures |= {"dwell in seconds": round(watch.dwell_s, 1), "looks": watch.looks}
-    shown: dict[str, dg.MetadataValue] = {
-        "phase": dg.MetadataValue.text(str(state.phase)),
-        "why": dg.MetadataValue.text(state.reason),
-        "rollout": dg.MetadataValue.md(_markdown(report, now)),
-    }
-    return shown | {name: dg.MetadataValue.float(float(value)) for name, value in figures.items()}
-
-
-def _markdown(report: RolloutStatus, now: float) -> str:
-    arms = [f"| {row.name} | {row.champion} | {row.canary} | {literal(row.note)} |" for row in arm_rows(report)]
-    if arms:
-        arms = ["| | champion | canary | |", "| --- | --- | --- | --- |", *arms]
-    told = [f"- **{name}**: {literal(text)}" for name, text in sentences(report, now)]
-    return "\n\n".join(part for part in ("\n".join(arms), "\n".join(told)) if part)
 
 
 def kpi_asset() -> dg.AssetSpec:

@@ -6,14 +6,16 @@ from typing import Any
 
 import dagster as dg
 
-from assets.records import CHECKPOINT, LABELS, PLAN, REPORT, SAMPLES, TRACES
+from assets.records import CHECKPOINT, LABELS, REPORT, SAMPLES, TRACES, IterationRecords
 from assets.resources import Deployment
+from assets.sentences import stage_sentences
 from evals import bundle, report
 from evals.gate import GateVerdict
 from evals.records import EvalReport
 from k8s.attempts import Ledger
 from pipeline.core import layout
 from pipeline.core.iteration import Iteration
+from pipeline.core.markdown import literal
 from pipeline.recipe import Evaluation
 from pipeline.recipe.pinning import pinned
 from pipeline.registry import versions
@@ -121,22 +123,13 @@ def _card(
     deployment: Deployment, iteration: Iteration, measured: EvalReport | None, verdict: GateVerdict | None
 ) -> dict[str, str]:
     """The sections of the model card, in Markdown. Without a verdict nothing was evaluated."""
-    store, id = deployment.store(), iteration.id
-    traces, labels, plan = TRACES.read(store, id), LABELS.read(store, id), PLAN.read(store, id)
-    trained = CHECKPOINT.read(store, id)
     evaluated = "Not evaluated: the training stopped itself, and these are the best weights that it had before."
     if measured is not None and verdict is not None:
         evaluated = f"{report.table(measured, verdict)}\n\nVerdict: **{verdict.verdict}**."
-    rejected = ", ".join(f"{count} {reason}" for reason, count in sorted(traces.rejected.items())) or "none"
-    why = f", {trained.health.why}" if trained.health.why else ""
+    stages = stage_sentences(IterationRecords(deployment.store(), iteration.id))
+    lines = [f"- **{name}**: {literal(text)}" for name, text in stages]
     return {
-        "Data": (
-            f"{traces.admitted} of {traces.seen} production traces of {traces.days[0].day} to {traces.days[-1].day}, "
-            f"with the users' consent and personal data masked. Kept out: {rejected}. {labels.labelled} are labelled "
-            f"({labels.coverage:.0%}). Trained with {plan.decision.method.upper()}, {trained.checkpoint.step} steps: "
-            f"{'; '.join(plan.decision.reasons)}. "
-            f"Health of the training: **{trained.health.verdict}**{why}."
-        ),
+        "Data": "\n".join(["Production traces with the users' consent, personal data masked.", "", *lines]),
         "Evaluation": evaluated,
         "Intended use": "The same traffic as the champion's that the traces come from; nothing else was measured.",
         "Limits": limits(measured.section) if measured else "Nothing was measured.",

@@ -1,7 +1,6 @@
 """The rollout of the deployment's model: the world that it reads and moves, and a run that takes it further."""
 
 import time
-from collections.abc import Callable
 from functools import partial
 
 from assets.records import LABELS
@@ -69,12 +68,8 @@ def fingerprints(recipe: Recipe, champion: ModelRef, candidate: ModelRef, log: L
     return Fingerprints(champion=champion_answers, candidate=candidate_answers)
 
 
-def follow_rollout(
-    deployment: Deployment, log: Log, drive_for_s: float, looked: Callable[[], None] = lambda: None
-) -> RolloutState:
+def follow_rollout(deployment: Deployment, log: Log, drive_for_s: float) -> RolloutState:
     """Take the rollout as far as its policy allows now, on what production really serves.
-
-    `looked` is called after each look, before the wait for the next one, and at the end.
 
     Of an embedded world the servers run for as long as this does, unless `make serve` keeps them.
     """
@@ -91,15 +86,8 @@ def follow_rollout(
         answer_grader(recipe, judge, store, state.rollout, log) as answers,
         live_traffic(deployment, recipe, thumbs or answers, log) as traffic,
     ):
-
-        def wait(seconds: float) -> None:
-            looked()
-            traffic.wait(seconds)
-
-        pace = Pace(drive_for_s, deployment.recipe().rollout.look_every_s, time.time, wait)
-        state = drive(rollout_ports(deployment, traffic.metrics), pace, log)
-        looked()
-        return state
+        pace = Pace(drive_for_s, deployment.recipe().rollout.look_every_s, time.time, traffic.wait)
+        return drive(rollout_ports(deployment, traffic.metrics), pace, log)
 
 
 def begin_rollout(deployment: Deployment, log: Log) -> RolloutState:

@@ -52,9 +52,9 @@ def notices_due(context: dg.SensorEvaluationContext, deployment: Deployment) -> 
 
 
 def _endings(deployment: Deployment, name: str) -> Iterator[Notice]:
-    for ended in ended_iterations(deployment.store()):
-        if words := ENDINGS.get(ended.outcome.ending):
-            yield Notice("ended", ended.at, f"{name}, iteration {ended.id}: {words}. To read more: pt status")
+    for id, outcome in ended_iterations(deployment.store()).items():
+        if words := ENDINGS.get(outcome.ending):
+            yield Notice("ended", round(outcome.at * 1e9), f"{name}, iteration {id}: {words}. To read more: pt status")
 
 
 def _failures(instance: dg.DagsterInstance, name: str) -> Iterator[Notice]:

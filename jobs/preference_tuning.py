@@ -2,7 +2,6 @@
 `rollout_decision`. Each step has a process of its own."""
 
 import json
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
@@ -13,15 +12,13 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from assets.environment import CHOICE_TAG, DATA_ROOT_TAG, ONE_AT_A_TIME, Choice
 from assets.graph import ASSETS
 from assets.naming import LABELLING, LOOP, ROLLOUT
-from assets.observations import rollout_observation, show_figures, tell_of_champion
+from assets.observations import show_figures, tell_of_champion
 from assets.resources import Deployment
-from assets.rollout import follow_rollout, read_status, rollout_ports
+from assets.rollout import follow_rollout, rollout_ports
 from jobs.rollout import exit_code, outcome_lines
 from pipeline.recipe import Recipe
-from pipeline.registry.versions import log_plot
 from pipeline.rollout.decision import RolloutDecision, decide
-from pipeline.rollout.record import Action, read_events
-from pipeline.views.rollout import look_points, rollout_over_time
+from pipeline.rollout.record import Action
 
 # Steps are forked from a server that has loaded the definitions already: about a second less for each step.
 # `jobs.steps` makes each end with that server, which ends with the run's worker.
@@ -80,17 +77,8 @@ def loop_jobs(choice: Choice, recipe: Recipe | None) -> dict[str, UnresolvedAsse
 @dg.op
 def advance_rollout(context: dg.OpExecutionContext, deployment: Deployment) -> None:
     """Tick the rollout: at most one transition at a time, from the record, safe to repeat."""
-
-    def looked() -> None:
-        now = time.time()
-        context.log_event(rollout_observation(deployment.key("canary"), read_status(deployment), now))
-
-    state = follow_rollout(deployment, context.log.info, deployment.recipe().rollout.drive_for_s, looked)
+    state = follow_rollout(deployment, context.log.info, deployment.recipe().rollout.drive_for_s)
     tell_of_champion(context, deployment)
-    if state.proposal is not None and state.watch.looks:
-        points = look_points(read_events(deployment.store(), state.proposal.version.name))
-        plot = rollout_over_time(points, f"Rollout {state.rollout}")
-        log_plot(deployment.tracking_uri(), state.proposal.version.run_id, "rollout", plot.png())
     if state.proposal is not None:
         show_figures(context, deployment, state.proposal.version.iteration)
     weight = f", canary at {state.canary_weight}%" if state.active else ""

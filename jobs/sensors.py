@@ -55,8 +55,7 @@ def champion_changed(context: dg.SensorEvaluationContext, deployment: Deployment
 def new_labels_came(context: dg.SensorEvaluationContext, deployment: Deployment) -> Asked:
     """Asks for an iteration when enough distinct labels came that no ended one had, for each set of them once.
 
-    Labels come by `label_traces`. A day that is governed again brings the same ones, which do not count twice. After
-    several iterations without a candidate it waits for twice as many labels, and twice again after each further one.
+    Labels come by `label_traces`. A day that is governed again brings the same ones, which do not count twice.
     """
     section = deployment.recipe().automation
     if isinstance(cursor := _labelled_since(context, deployment, section), dg.SkipReason):
@@ -75,8 +74,7 @@ def feedback_drift(context: dg.SensorEvaluationContext, deployment: Deployment) 
     are liked by users, or are good to the judge, than of the last iteration of this champion that ended, proven.
 
     The proof is that of the rollout's harm test, so looking often finds no fall that is not there more often than
-    `rollout.alpha` says. After several iterations without a candidate it takes twice as many answers to it, and twice
-    again after each further one, as `new_labels` does.
+    `rollout.alpha` says.
     """
     section = deployment.recipe().automation
     if isinstance(cursor := _labelled_since(context, deployment, section), dg.SkipReason):

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,17 +27,6 @@ SCORED = [*ANSWER, "day", *SIGNAL_COLUMNS]
 NO_LABELS = pa.nulls(0, pa.string())
 Target = Any
 """A job, or one of assets that is not resolved yet."""
-FRUITLESS = ("refused", "stopped", "not trained")
-"""Endings that left no candidate."""
-
-
-class EndedIteration(NamedTuple):
-    """`place`: among the endings; `at`: when its outcome was written, in nanoseconds since 1970."""
-
-    place: int
-    at: int
-    id: str
-    outcome: IterationOutcome
 
 
 class NewLabels(NamedTuple):
@@ -46,12 +34,9 @@ class NewLabels(NamedTuple):
 
     new: int
     wanted: int
-    fruitless: tuple[str, ...]
-    """How the newest iterations ended, back to the last one with a candidate; the newest first."""
 
     def line(self) -> str:
-        """For a person: what is waited for, and where it backs off, why."""
-        return f"{self.new:,} new labels; {self.wanted:,} begin an iteration.{_backed_off(self.fruitless)}"
+        return f"{self.new:,} new labels; {self.wanted:,} begin an iteration."
 
 
 def lately(instance: dg.DagsterInstance, quiet_s: float) -> str:
@@ -66,12 +51,12 @@ def lately(instance: dg.DagsterInstance, quiet_s: float) -> str:
     return ""
 
 
-def ended_iterations(store: Store) -> list[EndedIteration]:
-    """Every iteration that has ended, in the order of their ends."""
+def ended_iterations(store: Store) -> dict[str, IterationOutcome]:
+    """Every iteration that has ended, by its id, in the order of their ends."""
     ids = [path.parent.name for path in store.path(layout.ITERATIONS).glob(f"*/{layout.OUTCOME}")]
     outcomes = {id: store.read(layout.iteration(id, layout.OUTCOME), IterationOutcome) for id in ids}
-    ended = [EndedIteration(each.place, round(each.at * 1e9), id, each) for id, each in outcomes.items() if each]
-    return sorted(ended, key=lambda each: (each.place, each.at))
+    ended = {id: each for id, each in outcomes.items() if each is not None}
+    return dict(sorted(ended.items(), key=lambda each: each[1].place))
 
 
 class ChampionQuality(NamedTuple):
@@ -82,7 +67,6 @@ class ChampionQuality(NamedTuple):
     signals: tuple[SignalChange, ...]
     least: int
     """Scored answers below which nothing is tested."""
-    fruitless: tuple[str, ...]
 
     @property
     def fell(self) -> bool:
@@ -94,40 +78,35 @@ class ChampionQuality(NamedTuple):
             return "No iteration of this champion and these rewards has ended: there is nothing to compare with."
         what = "; ".join(each.line() for each in self.signals)
         verdict = "proven to have fallen" if self.fell else f"no fall is proven ({self.least:,} answers at least)"
-        return f"Against iteration {self.against}, {what}: {verdict}.{_backed_off(self.fruitless)}"
+        return f"Against iteration {self.against}, {what}: {verdict}."
 
 
 def new_labels(deployment: Deployment, newest: Iteration, section: Automation) -> NewLabels:
     """Raises ValueError where the newest iteration has no labels yet."""
     store = deployment.store()
-    ended = ended_iterations(store)
-    before = [LABELS.find(store, each.id) for each in ended]
+    before = [LABELS.find(store, id) for id in ended_iterations(store)]
     seen = pa.concat_arrays([NO_LABELS, *(label_ids(each.dataset) for each in before if each is not None)])
     labels = label_ids(LABELS.read(store, newest.id).dataset)
     count = len(labels) - (pc.sum(pc.is_in(labels, value_set=seen)).as_py() or 0)
-    fruitless = _fruitless(ended)
-    return NewLabels(count, section.min_new_labels * _back_off(fruitless, section), fruitless)
+    return NewLabels(count, section.min_new_labels)
 
 
 def champion_quality(deployment: Deployment, newest: Iteration, section: Automation) -> ChampionQuality:
     """Scores of the labels that no ended iteration had, against those of the last ended iteration of the same champion
     and the same rewards. Labels of days that have left the newest table count by the table that had them last."""
     store, rule = deployment.store(), deployment.recipe().rollout
-    ended = ended_iterations(store)
-    ids = {each.id for each in ended}
-    fruitless = _fruitless(ended)
-    least = section.min_drift_labels * _back_off(fruitless, section)
+    ended, least = ended_iterations(store), section.min_drift_labels
     alike = [each for each in _labelled(store) if _is_alike(store, each, newest)]
-    last = next((each for end in reversed(ended) for each in alike if each.id == end.id), None)
+    last = next((each for id in reversed(ended) for each in alike if each.id == id), None)
     if last is None:
-        return ChampionQuality("", (), least, fruitless)
-    since = [newest, *(each for each in reversed(alike) if each.id not in ids and each.id != newest.id)]
+        return ChampionQuality("", (), least)
+    since = [newest, *(each for each in reversed(alike) if each.id not in ended and each.id != newest.id)]
     before = _scores([LABELS.read(store, last.id).dataset])
-    seen = [LABELS.read(store, each.id).dataset for each in alike if each.id in ids]
+    seen = [LABELS.read(store, each.id).dataset for each in alike if each.id in ended]
     later = _scores([LABELS.read(store, each.id).dataset for each in since])
     unseen = pc.invert(pc.is_in(_ids(later), value_set=pa.concat_arrays([NO_LABELS, _ids(_scores(seen))])))
     signals = changes(before, later.filter(unseen), rule, least)
-    return ChampionQuality(last.id, tuple(signals), least, fruitless)
+    return ChampionQuality(last.id, tuple(signals), least)
 
 
 def label_ids(labels: DatasetRef) -> pa.StringArray:
@@ -172,17 +151,3 @@ def _is_alike(store: Store, one: Iteration, other: Iteration) -> bool:
     first, second = (store.read(each.path(layout.RECIPE), Recipe) for each in (one, other))
     rules = [None if recipe is None else label_digest_of(recipe.rewards) for recipe in (first, second)]
     return one.champion.digest == other.champion.digest and rules[0] == rules[1]
-
-
-def _fruitless(ended: Sequence[EndedIteration]) -> tuple[str, ...]:
-    """Endings of the newest iterations, back to the last one that left a candidate; the newest first."""
-    return tuple(each.outcome.ending for each in takewhile(lambda e: e.outcome.ending in FRUITLESS, reversed(ended)))
-
-
-def _back_off(fruitless: Sequence[str], section: Automation) -> int:
-    """By how much more is waited for."""
-    return 2 ** max(0, len(fruitless) - section.patience + 1)
-
-
-def _backed_off(fruitless: Sequence[str]) -> str:
-    return f" The last {len(fruitless)} ended without a candidate ({', '.join(fruitless)})." if fruitless else ""

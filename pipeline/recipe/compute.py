@@ -170,9 +170,6 @@ class Automation(Section):
     quiet_s: NonNegativeFloat = 3600.0
     """The sensors `new_labels`, `feedback_drift` and `champion_changed` ask for no iteration within so long of the
     start of another: what triggers twice in an hour makes one iteration."""
-    patience: ClassVar[int] = 3
-    """Iterations in a row that end without a candidate before `new_labels` and `feedback_drift` back off: the labels
-    that they wait for double with this one and with each after it."""
     champion_max_age_days: PositiveFloat | None = 30.0
     """Dagster marks the asset `champion` as overdue when no other model was promoted for so long; null: never."""
 

@@ -120,13 +120,6 @@ def project(registry_uri: str, state: RolloutState) -> None:
         raise ValueError(f"{name} has lost {', '.join(lost)}. Restore the registry's database from a backup.")
 
 
-def log_plot(tracking_uri: str, run_id: str, name: str, png: bytes) -> None:
-    with tempfile.TemporaryDirectory(prefix="plots-") as folder:
-        file = Path(folder, f"{name}.png")
-        file.write_bytes(png)
-        mlflow_client(tracking_uri).log_artifact(run_id, str(file), "plots")
-
-
 def registered(registry_uri: str, name: str, iterations: Sequence[str]) -> list[ModelRegistration]:
     """The versions of `name` from these iterations, in order."""
     if not has_database(registry_uri):

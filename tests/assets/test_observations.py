@@ -1,15 +1,13 @@
-"""What Dagster shows of an iteration's end and of a look at the rollout, and that neither fails a stage."""
+"""What Dagster shows of an iteration's end, and that it fails no stage."""
 
 import base64
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
 import pytest
 
 from assets.graph import ASSETS
 from assets.kpi import read_kpi
-from assets.observations import rollout_metadata, rollout_observation
 from assets.records import conclude, outcome
 from assets.report import page_path
 from assets.resources import Deployment
@@ -20,7 +18,6 @@ from pipeline.recipe.pinning import pin
 from pipeline.rollout.record import Phase
 from tests.assets.laid import EMBEDDED, Laid
 from tests.pipeline.rollout.conftest import NAME, version_of
-from tests.pipeline.rollout.reports import NOW, bare, report
 
 
 @pytest.fixture
@@ -88,33 +85,3 @@ def test_without_a_router_a_candidate_is_registered_alone(laid: Laid) -> None:
     conclude(laid.store, iteration, "rollout", "a router came")
     ended = outcome(laid.store, iteration)
     assert ended is not None and ended.ending == "rollout", "named later, the router gets it"
-
-
-def test_a_look_has_figures_and_the_picture_of_the_terminal() -> None:
-    shown = rollout_metadata(report(Phase.HELD), NOW)
-    figures = {"canary weight in percent": 25.0, "canary right in percent": 69.0, "champion users": 112.5}
-    assert {name: shown[name] for name in figures} == {n: dg.MetadataValue.float(v) for n, v in figures.items()}
-    assert shown["why"] == dg.MetadataValue.text("no harm is proven")
-    text = str(shown["rollout"].value)
-    assert "| requests | 1,125 | 375 (25.0%) |  |" in text and "- **waits for**: the next look" in text
-    none_yet = rollout_metadata(bare(), NOW)
-    assert "phase" in none_yet and not [name for name in none_yet if "users" in name or "right" in name]
-
-
-def test_a_reason_cannot_break_the_markdown() -> None:
-    shown = rollout_metadata(report(reason="<img src=x> | **now** [go](http://x)", last_look=""), NOW)
-    assert r"&lt;img src=x&gt; \| \*\*now\*\* \[go\]\(http" in str(shown["rollout"].value)
-
-
-@pytest.mark.slow
-def test_dagster_keeps_an_observation_of_each_look(tmp_path: Path) -> None:
-    @dg.asset
-    def canary(context: dg.AssetExecutionContext) -> None:
-        for weight in (5, 25):
-            context.log_event(rollout_observation(dg.AssetKey("canary"), report(weight=weight), NOW))
-
-    with dg.DagsterInstance.local_temp(str(tmp_path)) as home:
-        assert dg.materialize([canary], instance=home).success
-        kept: list[Any] = [r.asset_observation for r in home.fetch_observations(dg.AssetKey("canary"), limit=5).records]
-    assert [each.metadata["canary weight in percent"].value for each in kept] == [25.0, 5.0]
-    assert (kept[0].tags["rollout"], kept[0].tags["phase"]) == ("3f9c1a2b4d5e", "observing")

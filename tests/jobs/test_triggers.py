@@ -1,4 +1,4 @@
-"""When an iteration is asked for: by labels that none had, with patience, and one for whatever asks within an hour."""
+"""When an iteration is asked for: by labels that none had, and one for whatever asks within an hour."""
 
 import os
 from collections.abc import Iterator
@@ -79,28 +79,6 @@ def test_an_iteration_is_asked_for_once_for_enough_labels(tmp_path: Path, instan
     run_of(instance, tmp_path, second, dg.DagsterRunStatus.SUCCESS)
     told(instance)  # the same labels again
     assert tick(new_labels_came, tmp_path, cursor, instance, quiet)[0] == []
-
-
-@pytest.mark.parametrize(
-    ("endings", "wanted"),
-    [
-        (["refused", "stopped"], 10),
-        (["refused", "stopped", "not trained"], 20),
-        (["refused"] * 5, 80),
-        (["refused"] * 4 + ["rollout"], 10),
-        (["rollout"] + ["refused"] * 3, 20),
-    ],
-)
-def test_what_is_waited_for_doubles_while_nothing_comes_of_it(
-    endings: list[Ending], wanted: int, tmp_path: Path
-) -> None:
-    settings = deployment(tmp_path, THRESHOLD)
-    for at, ending in enumerate(endings):
-        end(tmp_path, label(settings.store(), f"i{at}", traces(0, 5)), ending)
-    came = new_labels(settings, label(settings.store(), "new", traces(0, 6)), settings.recipe().automation)
-    assert (came.new, came.wanted) == (1, wanted)
-    if wanted > 10:
-        assert f"The last {len(came.fruitless)} ended without a candidate (" in came.line()
 
 
 GOOD, BAD = {"feedback": 0.75, "judge": 1.0}, {"feedback": 0.25, "judge": 0.25}
