@@ -24,7 +24,7 @@ help:
 	@echo "make test-benchmarks  every benchmark in its small size"
 	@echo "make test-vllm  the tests that ask a vLLM server, on this CPU; sets .venv-vllm up"
 	@echo "make lint   ruff, import-linter and pyright"
-	@echo "make clean  forget every iteration: shows what is in .dagster/ and data/, asks, and keeps the audit log"
+	@echo "make clean  forget every iteration: shows what is in .dagster/ and data/; CONFIRM=yes removes it, and keeps the audit log"
 
 run: .venv/installed
 	@dagster job launch -j preference_tuning

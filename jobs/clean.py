@@ -1,4 +1,4 @@
-"""`pt clean` (`make clean`): shows what is in ./.dagster and ./data, and removes both once a word was typed.
+"""`pt clean` (`make clean`): shows what is in ./.dagster and ./data, and with `--confirm yes` removes both.
 
 What answers for the data is kept: the audit log, the proofs of erasure and the list of the forgotten are moved to
 `kept-<time>/`. Data roots that lie elsewhere are not touched; of a link the link alone goes. Needs the standard library
@@ -17,12 +17,11 @@ from pipeline.core import layout
 
 FOLDERS = (Path(".dagster"), Path("data"))
 KEPT = (layout.AUDIT, layout.ERASURES, layout.ERASED, layout.MARKS)
-WORD = "delete"
 
 
 def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(prog="pt clean", description=__doc__)
-    options.add_argument("--confirm", default="", help='"yes": remove it without asking')
+    options.add_argument("--confirm", default="", help='"yes": remove what is shown')
     return options
 
 
@@ -44,13 +43,8 @@ def main(arguments: Sequence[str]) -> int:
         )
         return 1
     if confirm != "yes":
-        if not sys.stdin.isatty():
-            print("Nothing was removed: there is no terminal to ask on. If all of it is to go: make clean CONFIRM=yes")
-            return 1
-        print(f'All of this goes for good, but for {", ".join(KEPT)} of data/. To remove it, type "{WORD}": ', end="")
-        if sys.stdin.readline().strip() != WORD:
-            print(f'Nothing was removed. To remove it, type "{WORD}".')
-            return 1
+        print(f"Nothing was removed. To remove all of it for good, but for {', '.join(KEPT)}: make clean CONFIRM=yes")
+        return 1
     data, kept = FOLDERS[1], Path(time.strftime("kept-%Y%m%d-%H%M%S"))
     for name in KEPT:
         if not data.is_symlink() and (data / name).exists():

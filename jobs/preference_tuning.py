@@ -2,6 +2,7 @@
 `rollout_decision`. Each step has a process of its own."""
 
 import json
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args

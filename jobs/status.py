@@ -11,14 +11,13 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from assets.environment import Choice, chosen
 from assets.kpi import HEAD, IterationView, Kpi, read_kpi
 from assets.naming import ROLLOUT, launch_command
 from assets.records import PLAN
 from jobs.screen import named, terminal_width
-from jobs.workers import Worker, worker_files
+from jobs.workers import WORKERS, Worker, WorkerFiles
 from pipeline.core import layout
 from pipeline.core.iteration import Iteration
 from pipeline.core.storage import ModelRef, Record, Store
@@ -57,8 +56,6 @@ class DeploymentStatus(Record):
     next: NextStep
     run: Worker | None
     """The run at work on this data root, of this machine's."""
-    runs_seen: bool
-    """Whether runs are processes of this machine; else Dagster alone knows of them."""
     rollout: RolloutStatus
     waits_for_person: tuple[str, ...]
     kpi: Kpi
@@ -86,14 +83,14 @@ def read_deployment(now: float) -> DeploymentStatus:
     """Raises ValueError where the recipe, the newest iteration's name or the rollout's log cannot be read."""
     choice = chosen()
     recipe = load(choice.recipe_path, choice.overrides)
-    store, name, files = Store(recipe.data_root), recipe.base_model.name, worker_files(Path("dagster.yaml"))
+    store, name = Store(recipe.data_root), recipe.base_model.name
     events = read_events(store, name)
     state = fold(events)
     split_read = Unrouted() if recipe.rollout.traffic.kind == "none" else None
     rollout = status(name, _serving(recipe, state), events, split_read, now)
     newest, kpi = store.read(layout.LATEST, Iteration), read_kpi(store, recipe)
     mine = next((each for each in kpi.iterations if newest is not None and each.iteration == newest.id), None)
-    at_work = files.at_work(store.root) if files is not None else []
+    at_work = WorkerFiles(WORKERS).at_work(store.root)
     return DeploymentStatus(
         deployment=recipe.name,
         data_root=str(store.root),
@@ -101,7 +98,6 @@ def read_deployment(now: float) -> DeploymentStatus:
         iteration=mine,
         next=next_step(choice, recipe, store, mine, state),
         run=at_work[0] if at_work else None,
-        runs_seen=files is not None,
         rollout=rollout,
         waits_for_person=tuple(_waiting(store, state, rollout, mine)),
         kpi=kpi,
@@ -188,7 +184,8 @@ def view(read: DeploymentStatus, now: float, width: int) -> Iterator[str]:
     yield from named("iteration", "none yet" if read.iteration is None else _iteration(read.iteration, now), width)
     for name, text in read.iteration.stages if read.iteration is not None else ():
         yield from named(f"  {name}", text, width)
-    yield from named("run", _run(read), width)
+    run = "none is at work on this machine" if read.run is None else f"{read.run.run[:8]} of {read.run.job} is at work"
+    yield from named("run", run, width)
     yield from named("champion", _champion(read.kpi, now), width)
     for name, text in sentences(read.rollout, now):
         if name in ROLLOUT_LINES:
@@ -225,12 +222,6 @@ def _iteration(newest: IterationView, now: float) -> str:
     version = f" as version {newest.version}" if newest.state == "promoted" else ""
     why = f": {newest.detail}" if newest.detail and newest.state != "in rollout" else ""  # which has a line of its own
     return f"{number}, begun {spell(max(0.0, now - newest.begun_at))} ago, {newest.state}{version}{stage}{step}{why}"
-
-
-def _run(read: DeploymentStatus) -> str:
-    if not read.runs_seen:
-        return "not known here: this instance's runs are no processes of this machine; Dagster shows them"
-    return "none is at work" if read.run is None else f"{read.run.run[:8]} of {read.run.job} is at work"
 
 
 def _champion(kpi: Kpi, now: float) -> str:

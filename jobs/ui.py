@@ -8,7 +8,6 @@ Runs that the daemon launched have sessions of their own and go on.
 import argparse
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -42,10 +41,6 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] = ()) -> int:
     if parser().parse_args(arguments).with_parent:  # make, which a SIGKILL ends without a word to us
         die_with_parent(signal.SIGTERM)
-    for name, port in PORTS.items():
-        if not _is_free(port):
-            print(f"Port {port} is in use. End what listens there, or choose another: {name}_PORT={port + 1} make ui")
-            return 1
     # A shell without job control starts us ignoring SIGINT, and so would the servers: handled here, it is theirs again.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup means it
@@ -70,6 +65,7 @@ def main(arguments: Sequence[str] = ()) -> int:
     except KeyboardInterrupt:
         return 0
     print(f"{' and '.join(ended)}, so everything was ended. The last lines above say why.")
+    print("For another port: DAGSTER_PORT=3001 MLFLOW_PORT=5001 make ui")
     return 1
 
 
@@ -82,16 +78,6 @@ def _mlflow() -> list[str]:
     command += ["--allowed-hosts", f"{HOST}:*,localhost:*", "--workers", "1"]
     artifacts = settings.store().path(layout.MLFLOW_ARTIFACTS)
     return [*command, "--backend-store-uri", settings.tracking_uri(), "--artifacts-destination", str(artifacts)]
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-        return True
 
 
 if __name__ == "__main__":

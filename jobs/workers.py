@@ -3,9 +3,10 @@
 from contextlib import suppress
 from pathlib import Path
 
-import yaml
-
 from pipeline.core.storage import Record, write_atomically
+
+WORKERS = Path(".dagster/workers")
+"""Where `dagster.yaml` has the files, below its own directory."""
 
 
 class Worker(Record):
@@ -53,13 +54,3 @@ def process_start(pid: int) -> int | None:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()  # proc(5), from field 3 on
         return None if fields[0] in "ZX" else int(fields[19])
     return None
-
-
-def worker_files(instance: Path) -> WorkerFiles | None:
-    """Of the instance that a `dagster.yaml` describes; None where its runs are not processes of this machine."""
-    try:
-        settings = yaml.safe_load(instance.read_text())["run_launcher"]
-        directory = settings["config"]["directory"] if settings["module"] == "jobs.launcher" else None
-    except (OSError, yaml.YAMLError, KeyError, TypeError):
-        return None
-    return WorkerFiles(instance.parent / directory) if isinstance(directory, str) else None

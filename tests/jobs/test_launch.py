@@ -19,7 +19,7 @@ from dagster._daemon.types import DaemonHeartbeat
 
 from assets.environment import DATA_ROOT_TAG, ONE_AT_A_TIME
 from jobs.coordinator import TAKES_RUNS
-from jobs.workers import worker_files
+from jobs.workers import WORKERS, WorkerFiles
 from tests.marked import MARK, kill
 from tests.processes import below, is_alive
 
@@ -178,8 +178,7 @@ def test_a_killed_code_server_ends_the_launch_with_2(clone: Clone):
 @pytest.mark.variant
 def test_a_killed_worker_fails_the_run(clone: Clone):
     launch, pids = clone.launch_and_hang()
-    files = worker_files(clone.root / "dagster.yaml")
-    assert files is not None
+    files = WorkerFiles(clone.root / WORKERS)
     assert [(note.run, note.job) for note in files.at_work(clone.root / "data")] == [(clone.last_run().run_id, "toy")]
     os.kill(pids[0], signal.SIGKILL)
     assert launch.wait(timeout=DEADLINE_S) == 1, clone.output.read_text()

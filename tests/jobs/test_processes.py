@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,7 +20,6 @@ from websockets import Origin, Subprotocol
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from jobs import ui as ui_command
 from tests.iterations import Iterations
 from tests.loop import ROOT, environment
 from tests.marked import MARK, kill, left_after, listening_ports, marked
@@ -215,18 +213,6 @@ def test_ui_serves_its_own_pages_alone_until_ctrl_c(ui: Command) -> None:
     ui.process.send_signal(signal.SIGINT)
     assert ui.wait() == 0, ui.text()
     assert marked(ui.mark) == {}
-
-
-def test_a_port_in_use_is_named_with_a_way_out(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        monkeypatch.setattr(ui_command, "PORTS", {"DAGSTER": port, "MLFLOW": port})
-        assert ui_command.main() == 1
-    output = capsys.readouterr().out
-    assert f"Port {port} is in use" in output
-    assert f"DAGSTER_PORT={port + 1} make ui" in output
 
 
 def test_ui_ends_on_sigterm(quick_ui: Command) -> None:

@@ -13,7 +13,7 @@ from assets.environment import chosen
 from assets.records import Ending
 from evals.gate import Verdict
 from jobs import status
-from jobs.workers import worker_files
+from jobs.workers import WORKERS, WorkerFiles
 from pipeline.core import layout
 from pipeline.recipe import load, split_overrides
 from pipeline.training.journal import TrainingJournal
@@ -29,7 +29,6 @@ HEAVY = ("torch", "transformers", "mlflow", "dagster", "matplotlib", "pandas", "
 def laid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Laid:
     """A deployment whose directory is the working one."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "dagster.yaml").write_text((ROOT / "dagster.yaml").read_text())
     monkeypatch.setenv("PREFERENCE_TUNING_RECIPE", str(EMBEDDED))
     monkeypatch.setenv(
         "PREFERENCE_TUNING_OVERRIDES", f"data_root={tmp_path}/data base_model.name={NAME} 'name=with a space'"
@@ -40,8 +39,7 @@ def laid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Laid:
 @pytest.fixture
 def worker(laid: Laid) -> Iterator[subprocess.Popen[bytes]]:
     """A run at work on the deployment's data root, as its launcher leaves it."""
-    files = worker_files(Path("dagster.yaml"))
-    assert files is not None
+    files = WorkerFiles(WORKERS)
     files.directory.mkdir(parents=True)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         files.add("0123456789", "preference_tuning", str(laid.store.root), process.pid)
@@ -74,21 +72,11 @@ def test_a_run_is_shown_with_its_stage_and_step_until_a_kill(laid: Laid, worker,
         and "traces 80 of 100 rows admitted" in text
         and "next nothing: the run goes on" in text
     )
-    assert worker_files(Path("dagster.yaml")).at_work(laid.store.root / "other") == []
+    assert WorkerFiles(WORKERS).at_work(laid.store.root / "other") == []
     worker.kill()
     worker.wait()
     code, text = screen(capsys)
     assert code == 0 and "run none is at work" in text and "goes on where it stands" in text
-
-
-def test_runs_of_a_cluster_are_not_guessed_at(laid: Laid, capsys) -> None:
-    Path("dagster.yaml").write_text("run_launcher: {module: dagster_k8s, class: K8sRunLauncher}\n")
-    _, text = screen(capsys)
-    assert "run not known here" in text
-    for other in ("", "[", "run_launcher: 3\n"):
-        Path("dagster.yaml").write_text(other)
-        assert worker_files(Path("dagster.yaml")) is None
-    assert worker_files(Path("no.yaml")) is None
 
 
 def test_a_promotion_is_shown_with_figures(laid: Laid, capsys) -> None:
@@ -140,7 +128,7 @@ def test_a_machine_reads_the_same_as_json(laid: Laid, capsys) -> None:
     fields = json.loads(capsys.readouterr().out)
     assert fields["iteration"]["iteration"] == iteration.id and fields["iteration"]["state"] == "promoted"
     assert fields["kpi"]["champion_version"] == 1 and fields["rollout"]["state"]["phase"] == "promoted"
-    assert fields["waits_for_person"] == [] and fields["run"] is None and fields["runs_seen"]
+    assert fields["waits_for_person"] == [] and fields["run"] is None
 
 
 def typed(laid: Laid) -> tuple[status.NextStep, list[str]]:
