@@ -65,7 +65,7 @@ class Bill(NamedTuple):
         """USD for each +0.01 of `gain`, a difference of shares; None where nothing was gained."""
         if gain is None or gain <= 0:
             return None
-        return self.usd.times(Range(low=0.01 / gain, high=0.01 / gain))
+        return Range(low=self.usd.low * 0.01 / gain, high=self.usd.high * 0.01 / gain)
 
 
 class RolloutCost(NamedTuple):

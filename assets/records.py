@@ -28,16 +28,13 @@ from pipeline.training.result import TrainingResult
 Ending = Literal["not trained", "stopped", "refused", "held", "registered", "rollout"]
 """`stopped`: by the training itself. `held`: the candidate passed and waits for a person. `registered`: it passed, and
 the deployment has no router to roll it out by."""
-ORDER_LOCK = f"{layout.ITERATIONS}/order.lock"
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
 
 
 class IterationBeginning(Record):
-    """That an iteration was begun: `place` among all of them, `at` in seconds since 1970. A copy or a backup need not
-    keep the times of files."""
+    """That an iteration was begun, in seconds since 1970: a copy or a backup need not keep the times of files."""
 
-    place: int
     at: float
 
 
@@ -49,34 +46,19 @@ class IterationOutcome(IterationBeginning):
 
 
 def begin(store: Store, iteration: Iteration) -> None:
-    name = iteration.path(layout.BEGUN)
-    if not store.path(name).exists():
-        with store.alone(ORDER_LOCK):
-            place = _next_place(store, layout.BEGUN, IterationBeginning)
-            store.create(name, IterationBeginning(place=place, at=time.time()))
+    store.create(iteration.path(layout.BEGUN), IterationBeginning(at=time.time()))
 
 
 def conclude(store: Store, iteration: Iteration, ending: Ending, detail: str) -> None:
     """Record the ending once; a second call changes nothing, but that a candidate that was held, or registered alone,
     may yet be rolled out."""
-    name = iteration.path(layout.OUTCOME)
-    with store.alone(ORDER_LOCK):
-        place = _next_place(store, layout.OUTCOME, IterationOutcome)
-        ended = IterationOutcome(ending=ending, detail=detail, place=place, at=time.time())
-        before = outcome(store, iteration)
-        if ending == "rollout" and before is not None and before.ending in ("held", "registered"):
-            store.write(name, ended)
-        else:
-            store.create(name, ended)
+    ended, before = IterationOutcome(ending=ending, detail=detail, at=time.time()), outcome(store, iteration)
+    may_change = ending == "rollout" and before is not None and before.ending in ("held", "registered")
+    (store.write if may_change else store.create)(iteration.path(layout.OUTCOME), ended)
 
 
 def outcome(store: Store, iteration: Iteration) -> IterationOutcome | None:
     return store.read(iteration.path(layout.OUTCOME), IterationOutcome)
-
-
-def _next_place(store: Store, file: str, kind: type[IterationBeginning]) -> int:
-    names = (layout.iteration(path.parent.name, file) for path in store.path(layout.ITERATIONS).glob(f"*/{file}"))
-    return 1 + max((each.place for name in names if (each := store.read(name, kind)) is not None), default=-1)
 
 
 @dataclass(frozen=True)
@@ -150,7 +132,7 @@ class IterationRecords:
         self.problems: list[str] = []
         self._store = store
         begun = self._other(layout.BEGUN, IterationBeginning)
-        self.place, self.begun_at = (begun.place, begun.at) if begun is not None else (-1, 0.0)
+        self.begun_at = begun.at if begun is not None else 0.0
         self.traces = self._stage(TRACES)
         self.labels = self._stage(LABELS)
         self.reward_model = self._stage(REWARD_MODEL)
@@ -199,12 +181,12 @@ class IterationRecords:
 def iteration_ids(store: Store) -> list[str]:
     """Of all iterations, the oldest first; those whose beginning is not on record before the others."""
 
-    def place(id: str) -> int:
+    def begun_at(id: str) -> float:
         try:
             begun = store.read(layout.iteration(id, layout.BEGUN), IterationBeginning)
         except ValueError:
-            return -1
-        return -1 if begun is None else begun.place
+            return 0.0
+        return 0.0 if begun is None else begun.at
 
     folders = [path.name for path in store.path(layout.ITERATIONS).glob("[!.]*") if path.is_dir()]
-    return sorted(folders, key=lambda id: (place(id), id))
+    return sorted(folders, key=lambda id: (begun_at(id), id))

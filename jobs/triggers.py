@@ -56,7 +56,7 @@ def ended_iterations(store: Store) -> dict[str, IterationOutcome]:
     ids = [path.parent.name for path in store.path(layout.ITERATIONS).glob(f"*/{layout.OUTCOME}")]
     outcomes = {id: store.read(layout.iteration(id, layout.OUTCOME), IterationOutcome) for id in ids}
     ended = {id: each for id, each in outcomes.items() if each is not None}
-    return dict(sorted(ended.items(), key=lambda each: each[1].place))
+    return dict(sorted(ended.items(), key=lambda each: each[1].at))
 
 
 class ChampionQuality(NamedTuple):

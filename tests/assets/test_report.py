@@ -150,7 +150,7 @@ def test_links_lead_to_files_also_of_a_moved_root(laid: Laid, tmp_path: Path) ->
     files = [path.parent / unquote(href) for path, page in zip(paths, pages, strict=True) for href in page.hrefs]
     assert len(files) > 10 and all(file.is_file() for file in files)
     assert pages[1].hrefs.count(f"../{first.id}/report.html") == 1, "in the table of all"
-    for words in ("for each +0.01", "1 promoted, 1 refused", "Not in the cost of all", "serving of the canary"):
+    for words in ("for each +0.01", "1 promoted, 1 refused", "Not in the cost of all"):
         assert words in pages[1].text, words
 
 

@@ -42,7 +42,7 @@ def test_a_record_that_is_not_there_says_how_to_make_it(tmp_path: Path) -> None:
     store, launch = Store(tmp_path), "dagster job launch -j preference_tuning"
     with pytest.raises(ValueError, match=f"the first stage that is missing: {launch}$"):
         REPORT.read(store, "abc")
-    ended = IterationOutcome(ending="not trained", detail="too few prompts", place=0, at=0.0)
+    ended = IterationOutcome(ending="not trained", detail="too few prompts", at=0.0)
     for record in list(RECORDS.values())[: list(RECORDS).index("policy_checkpoint")]:
         store.write(f"iterations/abc/{record.name}", ended)
     with pytest.raises(ValueError, match=rf"{launch} -o 'policy_checkpoint\*' --tags '{{\"iteration\": \"abc\"}}'$"):
