@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 
-from assets.naming import ROLLOUT, launch_command
+from assets.naming import LOOP, ROLLOUT
 from assets.resources import Deployment, deployment
 from assets.rollout import read_status, rollout_ports
 from jobs.screen import CYAN, GREEN, GREY, RED, YELLOW, named, paint, terminal_width
@@ -88,7 +88,7 @@ def view(report: RolloutStatus, now: float, width: int = 80, colour: bool = Fals
     yield ""
     for name, text in sentences(report, now):
         yield from named(name, text, width)
-    yield from named("commands", launch_command(ROLLOUT) if report.state.active else launch_command())
+    yield from named("commands", deployment().launch_command(ROLLOUT if report.state.active else LOOP))
     for action in report.decisions:
         wants = "--by NAME --reason 'WHY'" if action == "approve" else "--reason 'WHY'"
         yield from named("", f"{COMMAND} {action} --rollout {report.state.rollout} {wants}")
@@ -112,7 +112,7 @@ def _decide(settings: Deployment, asked: argparse.Namespace) -> int:
 
 def outcome_lines(decision: RolloutDecision, done: Tick) -> Iterator[str]:
     """What a decision led to, and what to do next."""
-    state, look = done.state, launch_command(ROLLOUT)
+    state, look = done.state, deployment().launch_command(ROLLOUT)
     for error in done.errors:
         yield f"Not everything follows yet, the next look tries again: {error}"
     if done.refused:
@@ -122,7 +122,7 @@ def outcome_lines(decision: RolloutDecision, done: Tick) -> Iterator[str]:
         yield f"  try again: {look}"
     elif decision.action in TO_ZERO:
         yield f"Rollout {state.rollout} is {state.phase}: the router reads 0% on the canary ({state.reason})."
-        yield f"  the next candidate: {launch_command()}"
+        yield f"  the next candidate: {deployment().launch_command()}"
     elif decision.action == "pause":
         yield f"Rollout {state.rollout} is held at {state.canary_weight}%."
         yield f"  it goes on with: {COMMAND} resume --rollout {state.rollout} --reason 'WHY'"
