@@ -213,7 +213,7 @@ def test_the_upkeep_job_retains_and_tidies(settings: Deployment, tmp_path: Path)
         said = "\n".join(entry.user_message for entry in home.all_logs(done.run_id))
     assert done.success and "Dropped 2 governed days" in said and "Swept" in said
     assert rows_of(settings, "bob") == 0
-    assert [e.kind for e in audit.entries(settings.store())] == ["admission", "admission", "retention", "retention"]
+    assert [e.kind for e in audit.entries(settings.store())] == ["admission", "admission", "retention"]
 
 
 def test_who_was_forgotten_since_is_forgotten_again(
