@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from pipeline.core import layout
 from pipeline.core.storage import DatasetRef, ModelRef, Record, digest_json
-from pipeline.recipe import Rewards, Training, TrainingSettings
+from pipeline.recipe import Rewards, TrainingSettings
 from pipeline.recipe.methods import AnyMethod, MethodName
 from pipeline.recipe.section import Observer, Operational, joined, settings
 from pipeline.selection.choose import MethodDecision, choose
@@ -50,8 +50,10 @@ class TrainingPlan(Record):
 
     @property
     def answer_kl_stop(self) -> float | None:
-        """KL to the base model in nats an answer that stops the training; None: no such limit."""
-        return _answer_kl_stop(self.trained_by(), self.scorers is not None)
+        """KL to the base model in nats an answer that stops the training; None: no such limit. A method that draws
+        completions has one only where scorers reward them: a verifier is not fooled."""
+        method = self.trained_by()
+        return method.kl_stop if self.scorers is not None or method.group_size is None else None
 
     @property
     def judged_by(self) -> str:
@@ -115,7 +117,6 @@ def plan_training(
                     "A second scorer has to watch held-out prompts without references, and there are none: raise "
                     "selection.held_out_share, or train by another method."
                 )
-            _refuse(method, training, held_out, on_scores)
         made = TrainingPlan(
             iteration=iteration.id,
             decision=decision,
@@ -131,6 +132,8 @@ def plan_training(
             peak_tflops=compute.accelerator.peak_tflops,
             scorers=scorers,
         )
+        if data is not None:
+            _refuse_unmeasured(made)
         if training.engine == "nemo_rl" and data is not None:  # before nodes are asked for what it cannot express
             from pipeline.training.nemo.data import refuse as refuse_rows  # which know the plan
             from pipeline.training.nemo.render import refuse
@@ -149,21 +152,14 @@ def plan_training(
         return placed
 
 
-def _answer_kl_stop(method: AnyMethod, on_scores: bool) -> float | None:
-    """A method that draws completions is held to its limit only where scorers reward them: a verifier is not fooled."""
-    return method.kl_stop if on_scores or method.group_size is None else None
-
-
-def _refuse(method: AnyMethod, training: Training, held_out: DatasetRef | None, on_scores: bool) -> None:
+def _refuse_unmeasured(plan: TrainingPlan) -> None:
     """Raise ValueError for a limit on the KL of answers that no validation would measure."""
-    if (limit := _answer_kl_stop(method, on_scores)) is None:
+    method, limit, lacks = plan.trained_by(), plan.answer_kl_stop, ""
+    if limit is None:
         return
-    lacks = ""
-    if training.engine != "trl":
-        lacks = "is measured by TRL's trainers alone: set training.engine trl"
-    elif held_out is None:
+    if plan.held_out is None:
         lacks = "is measured on held-out prompts: set training.validation.every_steps and selection.held_out_share"
-    elif training.lora is None and not method.keeps_reference:
+    elif plan.training.lora is None and not method.keeps_reference:
         lacks = "is measured against the base model, which a training of all weights does not keep: set training.lora"
     if lacks:
         raise ValueError(f"training.{method.kind}.kl_stop {limit:g} {lacks}, or set kl_stop to null.")

@@ -142,7 +142,6 @@ def refuse(plan: TrainingPlan) -> None:
         "checkpoints.mirror: it copies nothing. Unset it, and put data_root on a shared volume.": (
             checkpoints.mirror is not None
         ),
-        "grpo.kl_stop: it measures no KL of held-out answers. Set null.": plan.answer_kl_stop is not None,
         f"grpo.loss_type {grpo.loss_type!r}: set one of {', '.join(LOSSES)}.": grpo.loss_type not in LOSSES,
         "grpo.generation 'transformers': it draws completions with vLLM. Set vllm_colocate.": (
             grpo.generation == "transformers"
