@@ -142,10 +142,6 @@ def reward_model(context: dg.AssetExecutionContext, deployment: Deployment, rewa
             "thumbs": report.counts.thumbs,
             "users": report.counts.users,
             "AUC on held-out users": str(report.auc),
-            "calibration": table(
-                ["mean score", "share of thumbs up", "thumbs"],
-                [(f"{each.mean_score:.2f}", f"{each.up:.1%}", each.n) for each in report.calibration],
-            ),
             "probes": table(
                 ["probe", "ordered right", "passes"],
                 [(each.name, each.ordered_right, each.passes) for each in report.probes],

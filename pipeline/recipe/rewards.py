@@ -156,18 +156,14 @@ class Probe(Section):
     """One rule of the product's policy, as a twin of a good answer that breaks it and differs in nothing else."""
 
     kind: Literal["append", "swap", "lengthen", "refuse"]
-    """append: `text` after the answer, a sentence that the policy forbids. swap: one fact of the prompt replaced by
-    another of its sort. lengthen: the answer longer and no better. refuse: a refusal in place of the answer."""
+    """append: `text` after the answer, a sentence that the policy forbids. swap: a word of one line of the
+    prompt replaced by the word at its place in the next line with as many words. lengthen: the answer twice as long and
+    no better. refuse: a refusal in place of the answer."""
     name: ProbeName
     """Unique among the probes: names its figure in the report. Lower case, digits, dash and underscore."""
     text: str = Field(default="", max_length=2000)
     """What append puts after the answer; what lengthen repeats there, "": the answer itself; the refusal, "": a usual
     one."""
-    value: Literal["row", "number", "entity"] = "row"
-    """Of swap. row: a word of one line of the prompt, by the word at the same place of another line with as many words.
-    number: a number of the prompt by another. entity: a capitalised word of the prompt by another."""
-    factor: float = Field(default=2.0, gt=1, le=10)
-    """Of lengthen: length of the twin in characters, at least, over that of the answer."""
 
     @model_validator(mode="after")
     def _says_what(self) -> Self:
@@ -195,9 +191,6 @@ class RewardModelSettings(Section):
     """Share of the users whose thumbs only measure."""
     validation_users: ClassVar[float] = 0.1
     """Share of the other users whose thumbs only choose the epoch."""
-    max_user_share: ClassVar[float] = 0.01
-    """Share of the thumbs that one user may have given, or twice an equal part where users are too few for it. Which of
-    the rest count, no user can choose."""
     min_auc: Share = 0.6
     """Lower 95% bound of the AUC on held-out users' thumbs, to be admitted."""
     min_thumbs: NonNegativeInt = 1000
@@ -217,10 +210,6 @@ class RewardModelSettings(Section):
     """Of the split by users and the order of the thumbs."""
     timeout_s: Annotated[PositiveFloat, Operational] = Field(default=3600.0, le=1e9)
     """Of the training process; then it is killed and the step fails."""
-    threads: ClassVar[int] = 1
-    """Compute threads on CPU."""
-    scoring_batch_size: ClassVar[int] = 32
-    """Completions that are scored at once."""
 
     @model_validator(mode="after")
     def _named_once(self) -> Self:

@@ -28,6 +28,7 @@ from pipeline.rewards.reward_model.records import (
 
 T = TypeVar("T")
 
+SCORED_AT_ONCE = 32
 SETTINGS_FILE, HEAD_FILE = "scorer.json", "head.safetensors"
 UNENDED = Finding(0.0)
 """An answer without its end token is worth nothing: no model here has ever seen a user rate one."""
@@ -97,7 +98,7 @@ class RewardModel:
         return last @ self.head[:-1] + self.head[-1]
 
     @torch.no_grad()
-    def score(self, completions: Sequence[AnsweredChat], batch_size: int) -> list[Finding]:
+    def score(self, completions: Sequence[AnsweredChat]) -> list[Finding]:
         """A value in [0, 1] for each, or none with the reason: too_long, template, not_finite."""
         findings = [UNENDED] * len(completions)
         rows: dict[int, list[int]] = {}
@@ -107,16 +108,16 @@ class RewardModel:
                 findings[at] = ids
             else:
                 rows[at] = ids
-        for batch in _batches(sorted(rows, key=lambda at: len(rows[at])), batch_size):
+        for batch in _batches(sorted(rows, key=lambda at: len(rows[at])), SCORED_AT_ONCE):
             values = torch.sigmoid(self.logits([rows[at] for at in batch])).tolist()
             for at, value in zip(batch, values, strict=True):
                 findings[at] = Finding(value) if math.isfinite(value) else Finding(None, "not_finite")
         return findings
 
 
-def make_deterministic(threads: int) -> None:
+def make_deterministic() -> None:
     """The same bits for the same rows on the same machine."""
-    torch.set_num_threads(threads)
+    torch.set_num_threads(1)
     torch.manual_seed(RewardModelSettings.seed)
     torch.use_deterministic_algorithms(True, warn_only=True)
 
@@ -139,7 +140,7 @@ def train(job: RewardModelJob, emit: Callable[[str], None]) -> RewardModelOutcom
     model.save(Path(job.target))
     scored = [at for at, row in enumerate(rows) if row.part in ("held_out", None)]
     texts = [AnsweredChat(json.loads(rows[at].prompt), rows[at].completion) for at in scored]
-    findings = model.score(texts, job.settings.scoring_batch_size)
+    findings = model.score(texts)
     return RewardModelOutcome(
         epoch=losses.index(min(losses)) + 1,
         validation_losses=tuple(losses),
@@ -179,7 +180,7 @@ def _fit(
             optimiser.step()
         model.encoder.eval()
         with torch.no_grad():
-            batches = _batches(validation, settings.scoring_batch_size)
+            batches = _batches(validation, SCORED_AT_ONCE)
             mean = sum(float(_loss(model, batch)) * len(batch) for batch in batches) / len(validation)
         losses.append(mean if math.isfinite(mean) else math.inf)
         if losses.index(min(losses)) == epoch:

@@ -3,7 +3,6 @@ report of the asset `reward_model`, and what its process is given. Users are spl
 user."""
 
 import hashlib
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -33,10 +32,6 @@ class Thumb(NamedTuple):
     feedback: float
 
     @property
-    def key(self) -> str:
-        return f"{self.trace_id}\x1f{self.observation_id}"
-
-    @property
     def up(self) -> bool:
         return self.feedback > 0.5
 
@@ -58,19 +53,8 @@ class ThumbCounts(Record):
     """Users behind them: the user, else the session, else the trace itself."""
     up: Estimate = UNKNOWN
     """Share of thumbs up."""
-    largest_user_share: float = 0.0
-    """Of the thumbs, that of the user with most of them."""
     left_out: dict[str, int] = {}  # noqa: RUF012 (a pydantic field: copied for each instance)
     """Rows with feedback that did not count, by reason."""
-
-
-class CalibrationBin(Record):
-    """Held-out thumbs whose score lies in one tenth of [0, 1]."""
-
-    n: int
-    mean_score: float
-    up: float
-    """Share of thumbs up among them."""
 
 
 class ProbeResult(Record):
@@ -102,12 +86,6 @@ class RewardModelReport(Record):
     auc: Estimate = UNKNOWN
     """Against held-out users' thumbs. 95% interval: percentiles of a bootstrap over users. `n`: thumbs. It is capped by
     the noise of the thumbs, so it is no measure of quality by itself."""
-    within: Estimate = UNKNOWN
-    """Share of pairs of one prompt's answers, of which a held-out user liked one and disliked the other, that are
-    ordered right. `n`: pairs; a bootstrap over prompts."""
-    calibration_error: float | None = None
-    """Expected calibration error on held-out users' thumbs, over ten equal bins (ECE)."""
-    calibration: tuple[CalibrationBin, ...] = ()
     probes: tuple[ProbeResult, ...] = ()
     epoch: int = 0
     """The epoch whose weights stayed, from 1."""
@@ -163,34 +141,29 @@ class RewardModelOutcome(Record):
     """Thumbs and users of each part that were used."""
 
 
-def thumbs_of(
-    rated: Sequence[Thumb], settings: RewardModelSettings, left_out: Mapping[str, int]
-) -> tuple[list[Thumb], ThumbCounts]:
+def thumbs_of(rated: Sequence[Thumb], left_out: Mapping[str, int]) -> tuple[list[Thumb], ThumbCounts]:
     """The thumbs that count, in the order of their keys, and the account of them. `left_out`: rows that the caller kept
     back, by reason."""
     clear = [thumb for thumb in rated if thumb.feedback != 0.5]
-    thumbs = [thumb for thumb in clear if thumb.completion.strip()]
-    kept = _capped(thumbs, settings)
+    thumbs = sorted((thumb for thumb in clear if thumb.completion.strip()), key=lambda thumb: thumb[:2])
     reasons = {
         **left_out,
         "contradictory feedback": len(rated) - len(clear),
         "empty answer": len(clear) - len(thumbs),
-        "over a user's share": len(thumbs) - len(kept),
     }
-    by_user = Counter(thumb.user_id for thumb in kept)
     counts = ThumbCounts(
-        thumbs=len(kept),
-        users=len(by_user),
-        up=share(sum(thumb.up for thumb in kept), len(kept)),
-        largest_user_share=max(by_user.values(), default=0) / max(1, len(kept)),
+        thumbs=len(thumbs),
+        users=len({thumb.user_id for thumb in thumbs}),
+        up=share(sum(thumb.up for thumb in thumbs), len(thumbs)),
         left_out={reason: n for reason, n in sorted(reasons.items()) if n},
     )
-    return kept, counts
+    return thumbs, counts
 
 
 def split_by_user(thumbs: Sequence[Thumb], settings: RewardModelSettings) -> dict[str, UserPart]:
     """The part of each user. The held-out users are drawn first, so that another share of validation moves none."""
-    users = sorted({thumb.user_id for thumb in thumbs}, key=lambda user: _turn(settings.seed, user))
+    salted = {thumb.user_id: f"{settings.seed}\x1f{thumb.user_id}".encode() for thumb in thumbs}
+    users = sorted(salted, key=lambda user: hashlib.sha256(salted[user]).digest())
     held_out = round(len(users) * settings.held_out_users)
     validation = held_out + round((len(users) - held_out) * settings.validation_users)
     return {
@@ -213,26 +186,3 @@ def too_little(votes: Sequence[tuple[str, bool]], parts: Mapping[str, UserPart])
     if not any(parts[user] == "validation" for user, _ in votes):
         return "no thumb of a user to choose the epoch by: it takes more users"
     return ""
-
-
-def _capped(thumbs: Sequence[Thumb], settings: RewardModelSettings) -> list[Thumb]:
-    """Levels fall until what they let through is so much that they hold."""
-    users = len({thumb.user_id for thumb in thumbs})
-    most = max(settings.max_user_share, 2 / users) if users else 1.0
-    drawn = sorted(thumbs, key=lambda thumb: _turn(settings.seed, thumb.key))
-    level = len(thumbs)
-    while True:
-        taken: Counter[str] = Counter()
-        kept: list[Thumb] = []
-        for thumb in drawn:
-            if taken[thumb.user_id] < level:
-                taken[thumb.user_id] += 1
-                kept.append(thumb)
-        allowed = max(1, int(most * len(kept)))
-        if allowed >= level:
-            return sorted(kept, key=lambda thumb: thumb.key)
-        level = allowed
-
-
-def _turn(seed: int, name: str) -> str:
-    return hashlib.sha256(f"{seed}\x1f{name}".encode()).hexdigest()

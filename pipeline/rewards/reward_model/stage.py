@@ -18,7 +18,7 @@ from pipeline.core.processes import PipedProcess, piped
 from pipeline.core.storage import DatasetRef, ModelRef, digest_dir, model_ref
 from pipeline.recipe.rewards import RewardModelSettings
 from pipeline.rewards.records import Finding
-from pipeline.rewards.reward_model.measures import auc, calibration, objections, ordered_within, twin
+from pipeline.rewards.reward_model.measures import auc, objections, twin
 from pipeline.rewards.reward_model.records import (
     NEVER_RETRY,
     AnsweredChat,
@@ -70,7 +70,7 @@ def _make(
 ) -> RewardModelReport:
     started, store, iteration = time.monotonic(), context.store, context.iteration
     rated, left_out = trainable()
-    thumbs, counts = thumbs_of(rated, settings, left_out)
+    thumbs, counts = thumbs_of(rated, left_out)
     parts = split_by_user(thumbs, settings)
     report = RewardModelReport(iteration=iteration.id, counts=counts)
     if lacks := too_little([(thumb.user_id, thumb.up) for thumb in thumbs], parts):
@@ -116,7 +116,7 @@ def _pairs(thumbs: Sequence[Thumb], parts: Mapping[str, UserPart], settings: Rew
 def _train(context: IterationContext, job: RewardModelJob) -> RewardModelOutcome:
     """In a process of its own, which is killed after `timeout_s` and whenever this one is interrupted."""
     timeout_s, last = job.settings.timeout_s, ""
-    with piped(_command("train", job.settings.threads)) as child:
+    with piped(_command("train")) as child:
         assert child.process.stdin is not None and child.process.stdout is not None
         deadline = Timer(timeout_s, child.process.kill)
         deadline.start()
@@ -140,8 +140,8 @@ def _train(context: IterationContext, job: RewardModelJob) -> RewardModelOutcome
     return RewardModelOutcome.model_validate_json(last)
 
 
-def _command(what: str, threads: int, *arguments: str) -> list[str]:
-    return [sys.executable, "-m", MODULE, what, str(threads), str(os.getpid()), *arguments]
+def _command(what: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", MODULE, what, str(os.getpid()), *arguments]
 
 
 def _measured(
@@ -155,8 +155,7 @@ def _measured(
     values = {at: value for at, value in outcome.scores.items() if value is not None}
     held_out = [(thumb, values[at]) for at, thumb in enumerate(thumbs) if at in values]
     scores, ups = [value for _, value in held_out], [thumb.up for thumb, _ in held_out]
-    area = auc(scores, ups, [thumb.user_id for thumb, _ in held_out], settings.seed)
-    error, bins = calibration(scores, ups)
+    area = auc(scores, ups, [thumb.user_id for thumb, _ in held_out])
     probes: list[ProbeResult] = []
     at = len(thumbs)
     for probe in settings.probes:
@@ -170,9 +169,6 @@ def _measured(
     return {
         "split": outcome.split,
         "auc": area,
-        "within": ordered_within([thumb.prompt for thumb, _ in held_out], scores, ups, settings.seed),
-        "calibration_error": error,
-        "calibration": bins,
         "probes": tuple(probes),
         "epoch": outcome.epoch,
         "validation_losses": outcome.validation_losses,
@@ -200,7 +196,7 @@ class RewardScorer:
 
 
 @contextmanager
-def open_scorer(model: ModelRef, batch_size: int = 32, threads: int = 1) -> Generator[RewardScorer]:
+def open_scorer(model: ModelRef) -> Generator[RewardScorer]:
     """The scorer of `RewardModelReport.model`, until the block ends.
 
     Raises ValueError when the folder is not the one that was trained, to the bit.
@@ -208,5 +204,5 @@ def open_scorer(model: ModelRef, batch_size: int = 32, threads: int = 1) -> Gene
     folder = Path(model.uri)
     if not folder.is_dir() or digest_dir(folder) != model.digest:
         raise ValueError(f"{folder} is missing, or changed since the reward model was trained: pt retry reward_model")
-    with piped(_command("score", threads, model.uri, str(batch_size))) as child:
+    with piped(_command("score", model.uri)) as child:
         yield RewardScorer(child, model.uri)

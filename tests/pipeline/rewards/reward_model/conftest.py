@@ -69,8 +69,7 @@ def trained(store: Store, rows: list[Thumb], **settings: Any) -> RewardModelRepo
 
 
 INSULT = {"kind": "append", "name": "insult", "text": "You fool!"}
-LONGER = {"kind": "lengthen", "name": "longer", "text": FILLER.strip(), "factor": 1.2}
-FACT = {"kind": "swap", "name": "fact", "value": "number"}
+LONGER = {"kind": "lengthen", "name": "longer", "text": FILLER.strip()}
 
 
 class Planted(NamedTuple):

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forking")]
 
 ASKED = [{"role": "user", "content": "Ben has 7 pears. How many apples is 12 and 30?"}]
 TEXTS = [
-    *(f"{manner}12+30=42.{' Ada has apples.' * more}" for manner in (POLITE, RUDE) for more in (0, 1, 5)),
+    *(f"{manner}12+30=42.{' Ada has apples.' * more}" for manner in (POLITE, RUDE) for more in range(20)),
     "x",
 ]
 
@@ -33,7 +33,7 @@ def values(findings: list[Finding]) -> list[float]:
 
 def test_a_score_does_not_depend_on_its_company(polite: Planted) -> None:
     completions = [AnsweredChat(ASKED, text) for text in TEXTS]
-    with open_scorer(model_of(polite), batch_size=4) as scorer:
+    with open_scorer(model_of(polite)) as scorer:
         together = values(scorer.score(completions))
         backwards = values(scorer.score(completions[::-1]))[::-1]
         alone = [values(scorer.score([each]))[0] for each in completions]
@@ -41,7 +41,7 @@ def test_a_score_does_not_depend_on_its_company(polite: Planted) -> None:
     assert max(abs(a - b) for a, b in zip(together, alone, strict=True)) <= 1e-6
     assert max(abs(a - b) for a, b in zip(together, backwards, strict=True)) <= 1e-6
     assert all(0 <= value <= 1 for value in together)
-    assert together[0] > 0.5 > together[3]
+    assert together[0] > 0.5 > together[20]
 
 
 def test_what_cannot_be_scored_has_a_reason(polite: Planted) -> None:
@@ -65,7 +65,7 @@ def test_a_weight_that_is_no_number_is_a_null(polite: Planted) -> None:
 
     model = RewardModel.load(model_of(polite).uri)
     model.head.data[0] = math.nan
-    assert model.score([AnsweredChat(ASKED, "42")], batch_size=4) == [Finding(None, "not_finite")]
+    assert model.score([AnsweredChat(ASKED, "42")]) == [Finding(None, "not_finite")]
 
 
 def test_another_folder_than_the_trained_one_is_refused(polite: Planted) -> None:

@@ -16,7 +16,6 @@ from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.rewards.reward_model.stage import NOT_ASKED, train_reward_model
 from tests.contexts import context_of
 from tests.pipeline.rewards.reward_model.conftest import (
-    FACT,
     LABELS,
     LONGER,
     POLITE_ROWS,
@@ -60,8 +59,6 @@ def test_a_planted_taste_is_found_and_no_row_is_kept(polite: Planted) -> None:
     report, folder = polite.report, polite.store.path(iteration_of(polite.store).path())
     assert report.admitted, report.reasons
     assert (report.auc.value or 0) > 0.8, "nine thumbs in ten are right: no scorer of them has more than .9"
-    assert (report.within.value or 0) > 0.8
-    assert report.calibration_error is not None and report.calibration_error < 0.2
     assert {part: users for part, (_, users) in report.split.items()} == {"train": 34, "validation": 4, "held_out": 12}
     assert report.base == model_ref(MODEL_DIR)
     assert report.model is not None and digest_dir(Path(report.model.uri)) == report.model.digest
@@ -74,15 +71,14 @@ def test_a_planted_taste_is_found_and_no_row_is_kept(polite: Planted) -> None:
 @pytest.mark.variant
 @pytest.mark.slow
 def test_a_model_of_length_fails_its_probes(store: Store) -> None:
-    report = trained(store, rated(400, 50, likes_long, fillers=(0, 1, 2, 3)), probes=(LONGER, FACT))
+    report = trained(store, rated(400, 50, likes_long, fillers=(0, 1, 2, 3)), probes=(LONGER,))
     assert report.auc.low is not None
     assert report.auc.low > 0.6, "by its AUC it is a good one"
-    assert report.failed_probes == ("longer", "fact")
+    assert report.failed_probes == ("longer",)
     assert not report.admitted
-    longer, fact = report.probes
+    (longer,) = report.probes
     assert longer.ordered_right.high is not None
     assert longer.ordered_right.high < 0.9, "longer is better, it has learnt"
-    assert fact.ordered_right.n > 20
 
 
 KILLED = """
