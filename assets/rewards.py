@@ -15,7 +15,7 @@ from evals.freezing import held_apart
 from pipeline.core import layout
 from pipeline.recipe.rewards import Rewards
 from pipeline.rewards.label import label_traces
-from pipeline.rewards.records import LABELS, RewardLabels
+from pipeline.rewards.records import ABSENT, LABELS, RewardLabels
 from pipeline.rewards.reward_model.records import RewardModelReport, Thumb
 from pipeline.rewards.reward_model.stage import train_reward_model
 from pipeline.selection.consent import consented
@@ -55,7 +55,7 @@ def reward_labels(context: dg.AssetExecutionContext, deployment: Deployment, tra
 
 
 def _metadata(labels: RewardLabels) -> dict[str, Any]:
-    """What a person looks for: how rewards are spread, what has none and why, who agrees with whom, what it cost."""
+    """What a person looks for: how rewards are spread, what has none and why, what it cost."""
     return {
         "labelled": labels.labelled,
         "coverage": labels.coverage,
@@ -71,17 +71,13 @@ def _metadata(labels: RewardLabels) -> dict[str, Any]:
             ],
         ),
         "coverage and reasons": shares({"labelled": labels.labelled, **labels.unlabelled}),
-        "agreement": table(
-            ["component", "and", "on the same side of 0.5"],
-            [(each.first, each.second, each.agree) for each in labels.agreement],
-        ),
         **table_facts(labels.dataset.rows, labels.dataset.uri, LABELS),
     }
 
 
 def _checks(labels: RewardLabels, settings: Rewards) -> Iterator[dg.AssetCheckResult]:
     """Warnings: none of them stops the run, each of them is a reason to look before trusting the labels."""
-    rho, drift, custom = labels.humans.rank_correlation, labels.drift, labels.custom
+    rho, drift, custom = labels.humans.rank_correlation, labels.drift, labels.components["custom"]
     yield warning(
         "coverage",
         labels.coverage >= settings.min_coverage,
@@ -101,14 +97,15 @@ def _checks(labels: RewardLabels, settings: Rewards) -> Iterator[dg.AssetCheckRe
         else f"Population stability index {drift.stability_index:.3f} against iteration {drift.against}, mean "
         f"{drift.mean_change:+.3f}; the recipe allows {settings.max_drift:.2f}",
     )
-    if custom is None:
+    if settings.custom is None:
         yield warning("custom_reward_varies", True, "The recipe names no function of its own.")
         return
-    reasons = ", ".join(f"{rows:,} {reason}" for reason, rows in sorted(custom.failed.items())) or "none"
+    failed = {reason: rows for reason, rows in custom.missing.items() if reason != ABSENT}
+    reasons = ", ".join(f"{rows:,} {reason}" for reason, rows in failed.items()) or "none"
     yield warning(
         "custom_reward_varies",
-        custom.distinct > 1 or custom.scored + sum(custom.failed.values()) == 0,
-        f"The recipe's own function gave {custom.scored:,} completions {custom.distinct:,} different values; one that "
+        custom.distinct > 1 or custom.count + sum(failed.values()) == 0,
+        f"The recipe's own function gave {custom.count:,} completions {custom.distinct:,} different values; one that "
         f"scores everything alike teaches nothing. Without a value: {reasons}; the label table's column custom_detail "
         "says why",
     )

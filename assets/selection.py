@@ -17,7 +17,7 @@ from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.selection.consent import consented
 from pipeline.selection.cost import expect_for
 from pipeline.selection.draw import FreshSamples
-from pipeline.selection.evidence import trust_in
+from pipeline.selection.evidence import Trust
 from pipeline.selection.preferences import PreferenceDataset, ScoredSamples, build
 from pipeline.selection.samples import metadata_of
 from pipeline.training.plan import TrainingPlan, plan_training
@@ -42,7 +42,7 @@ def preference_dataset(
         reward_labels.dataset,
         held_apart(work, reward_labels.dataset, datetime.now(UTC)),
         lambda: consented(work.store, work.lake, work.iteration.dataset),
-        trust_in(reward_labels),
+        Trust(human=reward_labels.humans.noise),
         ScoredSamples(samples.dataset, reward_model if work.recipe.rewards.reward_model is not None else None),
     )
     context.log.info(f"{dataset.pairs.rows:,} pairs and {dataset.prompts.rows:,} prompts")

@@ -156,7 +156,7 @@ class _Asking:
         iteration = plan.iteration
         window = store.read(layout.window(iteration.dataset.digest), Window)
         days, spent = window.days if window else (), _spent(lines, iteration.id)
-        self._budget = PaidAccount(iteration.id, days).budget(judge, store, ("judge", "order", "admission"), (spent,))
+        self._budget = PaidAccount(iteration.id, days).budget(judge, store, spent)
 
     def evidence(self, section: JudgedSuite, over: SuiteEvidence) -> JudgedEvidence:
         nothing = JudgedEvidence(suite=section.name, judge=self._identity)

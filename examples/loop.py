@@ -26,7 +26,7 @@ from pipeline.rewards.label import label_traces
 from pipeline.rewards.verifiers import Grader
 from pipeline.selection.consent import consented
 from pipeline.selection.cost import expect_for
-from pipeline.selection.evidence import trust_in
+from pipeline.selection.evidence import Trust
 from pipeline.selection.preferences import build
 from pipeline.serving.endpoint import ServingAddresses
 from pipeline.serving.transformers_engine import sampler
@@ -72,7 +72,7 @@ def main(folder: str, *overrides: str) -> GateVerdict | None:
         return consented(store, work.lake, iteration.dataset)
 
     apart = held_apart(work, labels.dataset, datetime.now(UTC))
-    preferences = build(work, labels.dataset, apart, agreed, trust_in(labels))
+    preferences = build(work, labels.dataset, apart, agreed, Trust(human=labels.humans.noise))
     compute = recipe.compute
     cost = expect_for(champion.uri, preferences.evidence, recipe.training, compute.accelerator, compute.devices)
     plan = plan_training(work, preferences, cost, agreed)

@@ -40,7 +40,7 @@ def label(
     pq.write_table(pa.Table.from_pylist(table, schema=LABELS), folder / "part.parquet")
     record = RewardLabels(
         iteration=id, dataset=DatasetRef(uri=str(folder), rows=rows, digest="d"), labelled=rows, coverage=1.0,
-        unlabelled={}, outcomes={}, profiles={}, mean_reward=0.5, histogram=(0,) * 20, components={}, agreement=(),
+        unlabelled={}, outcomes={}, profiles={}, mean_reward=0.5, histogram=(0,) * 20, components={},
         judge=None, humans=HumanAgreement(rank_correlation=UNKNOWN, noise=UNKNOWN, reviews=0), drift=None, set_aside={},
         checked=0, remembered=0, tokens=0, usd=0.0,
     )  # fmt: skip

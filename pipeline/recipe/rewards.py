@@ -148,8 +148,6 @@ class Judge(Section):
     """Where users have spoken the judge is not asked (the seed's cost rule)."""
     audits: ClassVar[int] = 50
     """Verified completions judged as well, for nothing but to see how often judge and verifier disagree."""
-    order_checks: ClassVar[int] = 50
-    """Pairs of completions judged in both orders: how often the judge contradicts itself."""
 
 
 class Probe(Section):

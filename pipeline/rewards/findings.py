@@ -15,7 +15,7 @@ from pipeline.core.removal import Removal
 from pipeline.core.storage import Store
 from pipeline.rewards.records import Finding
 
-Source = Literal["verifier", "judge", "order", "admission", "custom"]
+Source = Literal["verifier", "judge", "admission", "custom"]
 
 
 class FindingLine(JournalEntry, kw_only=True, omit_defaults=True):
@@ -70,9 +70,9 @@ def settled(store: Store, day: str = "*") -> dict[str, FindingLine]:
     return latest(line for line in _lines(store, day) if line.source not in ("verifier", "custom"))
 
 
-def spent(store: Store, days: Collection[str], account: str, source: str) -> JudgeSpending:
-    """What this account has paid this source, over all attempts."""
-    paid = [line for day in days for line in _lines(store, day) if (line.account, line.source) == (account, source)]
+def spent(store: Store, days: Collection[str], account: str) -> JudgeSpending:
+    """What this account has paid, over all attempts."""
+    paid = [line for day in days for line in _lines(store, day) if line.account == account]
     return JudgeSpending(sum(line.tokens for line in paid), sum(line.usd for line in paid))
 
 

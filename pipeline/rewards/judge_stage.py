@@ -7,25 +7,20 @@ from typing import Any, NamedTuple
 
 from msgspec import structs
 
-from pipeline.core.estimate import Estimate, share
 from pipeline.core.storage import Store
 from pipeline.recipe.rewards import Judge, Rewards, TokenPrice
 from pipeline.rewards.composite import weights_of
-from pipeline.rewards.findings import FindingLine, JudgeSpending, Source, journal, key_of, said, settled, spent
+from pipeline.rewards.findings import FindingLine, JudgeSpending, journal, key_of, said, settled, spent
 from pipeline.rewards.judge import (
-    Admission,
     Budget,
     Endpoint,
     Judgement,
     JudgeReason,
     JudgeRequest,
     JudgeSession,
-    PairComparison,
-    Preferred,
     open_judge,
 )
-from pipeline.rewards.judge.answers import JudgeAnswer
-from pipeline.rewards.judge.session import admission_name, admit_once
+from pipeline.rewards.judge.session import admit_once
 from pipeline.rewards.records import JudgeReport
 from pipeline.rewards.samples import COLUMNS, RewardSample, samples, scores_of
 from pipeline.traces.context import IterationContext
@@ -41,11 +36,9 @@ class PaidAccount(NamedTuple):
     name: str
     days: Sequence[str]
 
-    def budget(
-        self, section: Judge, store: Store, sources: Sequence[Source], elsewhere: Sequence[JudgeSpending] = ()
-    ) -> Budget:
+    def budget(self, section: Judge, store: Store, elsewhere: JudgeSpending | None = None) -> Budget:
         """What is left of it: less what earlier attempts have spent, and `elsewhere`."""
-        paid = [*(spent(store, self.days, self.name, source) for source in sources), *elsewhere]
+        paid = [spent(store, self.days, self.name), elsewhere or JudgeSpending()]
         price = section.price or TokenPrice()
         return Budget(
             section.max_tokens,
@@ -93,20 +86,16 @@ def ask_judge(
         return JudgeReport()
     if endpoint is None:
         raise ValueError("The recipe has rewards.judge, and no endpoint is set. Set JUDGE_URL, or remove the section.")
-    store, budget = context.store, account.budget(section, context.store, ("judge", "order", "admission"))
+    budget = account.budget(section, context.store)
     with open_judge(endpoint, section, budget, context.log) as session:
         stage = _JudgeStage(context, session, budget, lineage, account.name)
         for day, batches in days:
             stage.new_day(day)
             for batch in batches:
                 stage.ask([sample for sample in batch if not sample.unscored])
-        admission = store.read(admission_name(session.id, context.iteration.id), Admission)
         return JudgeReport(
             id=session.id,
-            model=section.model,
-            attacks=admission.attacks if admission else 0,
             unasked=stage.unasked,
-            order=stage.contradictions(),
             asked=stage.asked,
             remembered=stage.remembered,
             tokens=budget.spent_tokens,
@@ -115,7 +104,7 @@ def ask_judge(
 
 
 class _JudgeStage:
-    """The judge while it is asked, batch after batch. Answers are compared within a batch."""
+    """The judge while it is asked, batch after batch."""
 
     def __init__(
         self, context: IterationContext, session: JudgeSession, budget: Budget, lineage: Collection[str], account: str
@@ -125,7 +114,6 @@ class _JudgeStage:
         self._iteration = context.iteration.id
         self._everywhere = settled(context.store)
         self._audits = 0
-        self._consistent: dict[str, bool | None] = {}
         self.unasked = "judge_unasked"
         self.asked = self.remembered = 0
 
@@ -134,7 +122,6 @@ class _JudgeStage:
         self._writer, self._here = journal(self._store, day), settled(self._store, day)
 
     def ask(self, batch: Sequence[RewardSample]) -> None:
-        """Ask about one batch, and compare what can be compared of it."""
         judged = [sample for sample in batch if wants_judge(sample, self._settings)]
         wanted = {judge_key(self._session.id, sample): sample for sample in (*judged, *self._audited(batch))}
         todo = [(key, each) for key, each in wanted.items() if not self._knows(key, each)]
@@ -151,12 +138,6 @@ class _JudgeStage:
                 self._keep(sample.line(key, "judge", self._account, **judgement_fields(judgement)))
 
             self._session.score([JudgeRequest(s.messages, s.completion, s.reference) for _, s in todo], note)
-        self._compare(judged)
-
-    def contradictions(self) -> Estimate:
-        """Share of the pairs on which the judge contradicts itself when their order is swapped."""
-        both = [consistent for consistent in self._consistent.values() if consistent is not None]
-        return share(sum(not consistent for consistent in both), len(both))
 
     def _knows(self, key: str, sample: RewardSample) -> bool:
         """Whether this day's journal has the answer, or that of another day, from which it is copied at no price."""
@@ -188,43 +169,11 @@ class _JudgeStage:
 
         admit_once(self._store, self._iteration, self._session, self._budget, self._lineage, book)
 
-    def _compare(self, judged: Sequence[RewardSample]) -> None:
-        """Both orders of some pairs of answers to one prompt: a judge's noise, seen without people's help."""
-        first_of: dict[str, RewardSample] = {}
-        pairs: list[tuple[str, RewardSample, RewardSample]] = []
-        for sample in judged:
-            first = first_of.setdefault(sample.prompt, sample)
-            if first.completion == sample.completion or len(self._consistent) >= self._section.order_checks:
-                continue
-            del first_of[sample.prompt]
-            key = key_of("order", self._session.id, first.prompt, first.completion, sample.completion)
-            known = self._here.get(key)
-            consistent = known.values.get("consistent") if known else None
-            self._consistent[key] = None if consistent is None else bool(consistent)
-            if known is None or known.again:
-                pairs.append((key, first, sample))
-        if not pairs:
-            return
-        self._admit()
-
-        def note(place: int, preferred: Preferred) -> None:
-            key, first, _ = pairs[place]
-            consistent = self._consistent[key] = preferred.consistent
-            value = None if consistent is None else float(consistent)
-            self._keep(first.line(key, "order", self._account, **answer_fields("consistent", value, preferred)))
-
-        asked = [PairComparison(first.messages, first.completion, second.completion) for _, first, second in pairs]
-        self._session.compare(asked, note)
-
-
-def answer_fields(component: str, value: float | None, answer: JudgeAnswer) -> dict[str, Any]:
-    """What a judge said and took, as fields of a finding."""
-    paid = {"tokens": answer.tokens, "usd": answer.usd, "again": not answer.final}
-    return {**said(component, value, str(answer.reason)), **paid}
-
 
 def judgement_fields(judgement: Judgement) -> dict[str, Any]:
-    return answer_fields("judge", judgement.score, judgement)
+    """What a judge said and took, as fields of a finding."""
+    paid = {"tokens": judgement.tokens, "usd": judgement.usd, "again": not judgement.final}
+    return {**said("judge", judgement.score, str(judgement.reason)), **paid}
 
 
 def judge_key(judge_id: str, sample: RewardSample) -> str:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from pipeline.core.estimate import UNKNOWN, Estimate
+from pipeline.core.estimate import Estimate
 from pipeline.core.storage import DatasetRef, Record
 
 COMPONENTS = (
@@ -64,16 +64,10 @@ class ComponentSummary(Record):
     """One component over all rows. `missing` counts reasons, `absent` among them."""
 
     count: int
+    distinct: int
+    """Different values."""
     mean: float | None
     missing: dict[str, int]
-
-
-class Agreement(Record):
-    """Two components on the rows where both have a value. They agree where both are over 0.5, or neither is."""
-
-    first: str
-    second: str
-    agree: Estimate
 
 
 class Drift(Record):
@@ -96,35 +90,16 @@ class HumanAgreement(Record):
 
 
 class JudgeReport(Record):
-    """The judge of an iteration: who, how it was admitted, what it did and what that cost. Empty where the recipe names
-    none."""
+    """The judge of an iteration: who, what it did and what that cost. Empty where the recipe names none."""
 
     id: str = ""
-    model: str = ""
-    attacks: int = 0
-    """Which it withstood at its admission, all that there are; 0 where it was never asked."""
     unasked: str = "judge_unasked"
     """Why it said nothing of a completion that it should have been asked about."""
-    order: Estimate = UNKNOWN
-    """Share of compared pairs on which it contradicts itself when their order is swapped."""
     asked: int = 0
     remembered: int = 0
     """Answers that were there already, from an earlier run or iteration."""
     tokens: int = 0
     usd: float = 0.0
-
-
-class CustomReport(Record):
-    """The user's own reward function on the rows of an iteration: how it answered, and whether it tells them apart."""
-
-    id: str
-    """Digest of its name and content."""
-    scored: int
-    """Rows with a value."""
-    failed: dict[str, int]
-    """Rows without one, by reason: timeouts, errors, values out of [0, 1], abstentions."""
-    distinct: int
-    """Different values."""
 
 
 class RewardLabels(Record):
@@ -145,11 +120,7 @@ class RewardLabels(Record):
     histogram: tuple[int, ...]
     """Labels in 20 equal bins of [0, 1]."""
     components: dict[str, ComponentSummary]
-    """Of components with a weight, or a value."""
-    agreement: tuple[Agreement, ...]
     judge: JudgeReport | None
-    custom: CustomReport | None = None
-    """None where the recipe names no function."""
     humans: HumanAgreement
     drift: Drift | None
     """None for the first iteration."""

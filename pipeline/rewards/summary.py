@@ -5,7 +5,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import combinations, takewhile
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,19 +13,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.core import layout
-from pipeline.core.estimate import Array, rank_correlation, share
+from pipeline.core.estimate import rank_correlation, share
 from pipeline.core.journal import JournalEntry, open_journal
 from pipeline.core.storage import DatasetRef, Store
 from pipeline.rewards import reviews
-from pipeline.rewards.custom import custom_id
 from pipeline.rewards.records import (
     ABSENT,
     BINS,
     LABELS,
     LOGGED,
-    Agreement,
     ComponentSummary,
-    CustomReport,
     Drift,
     HumanAgreement,
     JudgeReport,
@@ -37,9 +34,6 @@ from pipeline.traces.context import IterationContext
 from pipeline.traces.prompt_sets import UNANSWERED
 
 TEXTS = ("prompt", "completion", "reference", "answer")
-MIN_SHARED = 20
-"""Rows on which two components both speak, from which their agreement is worth a line."""
-EXAMPLES = 12
 FLOOR = 0.5
 """Observations that an empty bin counts as, where the other histogram has some."""
 
@@ -69,7 +63,7 @@ def summarise(
     set_aside: Mapping[str, int],
 ) -> RewardLabels:
     """The record of a published label table; the iteration's distribution of rewards is noted for the next one."""
-    store, iteration, settings = context.store, context.iteration, context.recipe.rewards
+    store, iteration = context.store, context.iteration
     labels = pq.read_table(dataset.uri, columns=[name for name in LABELS.names if name not in TEXTS])
     rewards: Any = labels["final_reward"].drop_null().to_numpy()
     mean, histogram = float(rewards.mean()) if len(rewards) else 0.0, histogram_of(rewards)
@@ -82,12 +76,6 @@ def summarise(
         context.log(problem)
     unlabelled = _counts(labels, "reason")
     answered = labels.num_rows - unlabelled.get(UNANSWERED, 0)
-    custom = CustomReport(
-        id=custom_id(settings),
-        scored=spoken["custom"].count,
-        failed={reason: rows for reason, rows in spoken["custom"].missing.items() if reason != ABSENT},
-        distinct=len(labels["custom"].drop_null().unique()),
-    )
     return RewardLabels(
         iteration=iteration.id,
         dataset=dataset,
@@ -99,9 +87,7 @@ def summarise(
         mean_reward=mean,
         histogram=histogram,
         components=spoken,
-        agreement=agreement(labels),
-        judge=panel if settings.judge else None,
-        custom=custom if settings.custom else None,
+        judge=panel if context.recipe.rewards.judge else None,
         humans=human_agreement(labels, survey.reviewed),
         drift=drift(store, distribution),
         set_aside=dict(set_aside),
@@ -131,22 +117,10 @@ def _component(labels: pa.Table, name: str) -> ComponentSummary:
         reasons[json.loads(entry["values"] or "{}").get(name, ABSENT)] += entry["counts"]
     return ComponentSummary(
         count=len(values),
+        distinct=len(np.unique(values)),
         mean=float(values.mean()) if len(values) else None,
         missing=dict(sorted(reasons.items())),
     )
-
-
-def agreement(labels: pa.Table) -> tuple[Agreement, ...]:
-    """Each pair of components that both speak on MIN_SHARED rows or more."""
-    columns: dict[str, Array] = {name: np.asarray(labels[name].to_numpy(), np.float64) for name in LOGGED}
-    agreements: list[Agreement] = []
-    for first, second in combinations(LOGGED, 2):
-        both = np.flatnonzero(~np.isnan(columns[first]) & ~np.isnan(columns[second]))
-        if len(both) >= MIN_SHARED:
-            same = (columns[first][both] > 0.5) == (columns[second][both] > 0.5)
-            agree = share(int(np.count_nonzero(same)), len(both))
-            agreements.append(Agreement(first=first, second=second, agree=agree))
-    return tuple(agreements)
 
 
 def human_agreement(labels: pa.Table, reviewed: Sequence[ReviewedLabel]) -> HumanAgreement:

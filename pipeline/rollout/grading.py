@@ -70,7 +70,7 @@ def answer_grader(
         check = stack.enter_context(closing(Grader(recipe.rewards.verifier)))
         judged: AnswerGrader = lambda answers: [UNGRADED] * len(answers)  # noqa: E731 (no judge)
         if judging is not None and judge is not None:
-            budget = PaidAccount(rollout, [rollout]).budget(judging, store, ("judge",))
+            budget = PaidAccount(rollout, [rollout]).budget(judging, store)
             session = stack.enter_context(open_judge(judge, judging, budget, log))
             judged = partial(_judged, session, settled(store, rollout), journal(store, rollout), rollout)
 

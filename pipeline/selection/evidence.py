@@ -10,7 +10,6 @@ from typing import NamedTuple
 from pipeline.core.estimate import UNKNOWN, Estimate, mean, share
 from pipeline.core.storage import Record
 from pipeline.recipe import Selection
-from pipeline.rewards.records import RewardLabels
 from pipeline.selection.pairing import LabelledRow, Pair, by_prompt, pairs
 from pipeline.selection.unpaired import RatedAnswer, ScorerEvidence
 
@@ -22,8 +21,6 @@ _SOURCE = {"verified": "verifier", "rated": "feedback", "judged": "judge"}
 
 
 class Trust(Record):
-    judge_order: Estimate = UNKNOWN
-    """Share of pairs on which the judge contradicts itself when their order is swapped."""
     human: Estimate = UNKNOWN
     """Share of reviewed labels on whose side people disagree."""
 
@@ -34,10 +31,6 @@ class NoiseSource(Record):
     noise: Estimate
     """Expected share of pairs the wrong way round, if they rested on this source alone."""
     known_from: str
-
-
-def trust_in(labels: RewardLabels) -> Trust:
-    return Trust(human=labels.humans.noise, judge_order=UNKNOWN if labels.judge is None else labels.judge.order)
 
 
 def noise_sources(
@@ -59,9 +52,8 @@ def noise_sources(
             noise = _audit(groups, lambda row: row.feedback, settings)
             known_from = f"the verifier on {noise.n:,} prompts that users rated"
         elif source == "judge":
-            noise = _at_least(_audit(groups, lambda row: row.judge, settings), trust.judge_order)
+            noise = _audit(groups, lambda row: row.judge, settings)
             known_from = f"the verifier on {noise.n:,} prompts that the judge scored"
-            known_from += f", {trust.judge_order.n:,} pairs in both orders" if trust.judge_order.n else ""
         sources[source] = NoiseSource(share=number / (2 * len(pairs)), noise=noise, known_from=known_from)
     return sources
 
@@ -99,13 +91,6 @@ def _audit(
         if audit_pairs:
             wrong.append(fmean((1 + (p.rejected.correct or 0.0) - (p.chosen.correct or 0.0)) / 2 for p in audit_pairs))
     return share(sum(wrong), len(wrong))
-
-
-def _at_least(noise: Estimate, order: Estimate) -> Estimate:
-    if noise.value is None or noise.low is None or noise.high is None:
-        return noise
-    value, low, high = ((bound or 0.0) / 2 for bound in (order.value, order.low, order.high))
-    return Estimate(value=max(noise.value, value), low=max(noise.low, low), high=max(noise.high, high), n=noise.n)
 
 
 class PromptStats(NamedTuple):

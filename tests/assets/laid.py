@@ -68,7 +68,7 @@ class Laid:
     def label(self, iteration: Iteration, **changes: Any) -> None:
         labels = RewardLabels(
             iteration=iteration.id, dataset=NOWHERE, labelled=60, coverage=0.75, unlabelled={"no_signal": 20},
-            outcomes={}, profiles={"verified": 60}, mean_reward=0.5, histogram=(3,) * 20, components={}, agreement=(),
+            outcomes={}, profiles={"verified": 60}, mean_reward=0.5, histogram=(3,) * 20, components={},
             judge=None, drift=None, set_aside={}, checked=60, remembered=0, tokens=0, usd=0.0,
             humans=HumanAgreement(rank_correlation=UNKNOWN, noise=UNKNOWN, reviews=0),
         ).model_copy(update=changes)  # fmt: skip

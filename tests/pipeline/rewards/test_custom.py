@@ -135,9 +135,9 @@ def test_logged_completions_are_worth_the_seeds_sum(export: Path, tmp_path: Path
     labels = label(**recipe(write_function(tmp_path / "f", QUALITY, "quality")))
     rows = rows_of(labels)
     assert [rows[f"t{n}"]["final_reward"] for n in range(5)] == pytest.approx(list(ANSWERS.values()), abs=1e-12)
-    assert rows["t0"]["custom_id"] == (labels.custom and labels.custom.id) != ""
-    assert labels.custom is not None and (labels.custom.scored, labels.custom.distinct) == (5, 5)
-    assert labels.custom.failed == {}
+    assert rows["t0"]["custom_id"]
+    custom = labels.components["custom"]
+    assert (custom.count, custom.distinct, custom.missing) == (5, 5, {})
 
 
 def test_bad_answers_are_nulls_with_a_reason(export: Path, tmp_path: Path, label: Label) -> None:
@@ -151,8 +151,7 @@ def test_bad_answers_are_nulls_with_a_reason(export: Path, tmp_path: Path, label
     assert [rows[f"t{n}"]["final_reward"] for n in range(7)] == [None] * 6 + [0.75]
     assert rows["t3"]["custom_detail"] == "float: 1000000000.0"
     assert json.loads(rows["t2"]["missing"]) == {"custom": "custom_invalid"}
-    assert labels.custom is not None
-    assert labels.custom.failed == {
+    assert labels.components["custom"].missing == {
         "custom_timeout": 1, "custom_raised": 1, "custom_invalid": 3, "custom_abstained": 1,
     }  # fmt: skip
     again = label(digest="later", **recipe(section))

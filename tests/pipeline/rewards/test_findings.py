@@ -39,8 +39,8 @@ def test_findings_sum_costs_over_attempts(store: Store) -> None:
     journal(store, DAY).add(line("a", tokens=3, usd=0.5), line("b", tokens=4, usd=0.25, again=True))
     journal(store, DAY).add(line("c", tokens=100, account="other"), line("d", tokens=100, source="admission"))
     journal(store, NEXT).add(line("e", tokens=5))
-    total = spent(store, [DAY, NEXT], "i", "judge")
-    assert (total.tokens, total.usd) == (12, 0.75)
+    total = spent(store, [DAY, NEXT], "i")
+    assert (total.tokens, total.usd) == (112, 0.75)
 
 
 def test_forgetting_takes_a_users_findings_and_no_others(store: Store) -> None:

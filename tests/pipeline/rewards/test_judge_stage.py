@@ -19,7 +19,7 @@ from pipeline.rewards.judge.admission import CONTROLS
 from tests.pipeline.traces.conftest import score, write
 
 from .conftest import Label, call, day_file, rows_of
-from .judge.endpoint import MODEL, Request, Said, Server, completion, parts, preferring, scored, serving
+from .judge.endpoint import MODEL, Request, Said, Server, completion, parts, scored, serving
 
 pytestmark = pytest.mark.slow
 
@@ -33,18 +33,14 @@ OURS = re.compile(r"([1-5]) of five, said the \d+th\.")
 
 def fair(server: Server, request: Request, place: int) -> Said:
     """Tells right from wrong, knows nothing of attacks, and gives the answers of these tests their first digit."""
-    data = parts(request)
-    if "answer to be scored" not in data:
-        return preferring("A")  # whatever comes first: it contradicts itself when the order is swapped
-    text = data["answer to be scored"]
+    text = parts(request)["answer to be scored"]
     ours = OURS.fullmatch(text)
     return scored(5 if text in RIGHT else int(ours[1]) if ours else 1)
 
 
 @pytest.fixture(autouse=True)
 def _nothing_is_checked_besides(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("audits", "order_checks"):
-        monkeypatch.setattr(Judge, name, 0)
+    monkeypatch.setattr(Judge, "audits", 0)
 
 
 def about_traces(server: Server) -> list[str]:
@@ -72,7 +68,7 @@ def test_the_judge_is_asked_where_nothing_better_is_known(export: Path, label: L
     assert (result["t7"]["judge"], result["t8"]["judge"]) == (None, None)
     assert {result[f"t{n}"]["judge_id"] for n in range(4)} == {labels.judge.id}
     assert result["t1"]["tokens"] == 100
-    assert (labels.judge.asked, labels.judge.attacks) == (4, 10)
+    assert labels.judge.asked == 4
     assert labels.tokens == 100 * (ADMISSION + 4)
     assert len(about_traces(server)) == 4
 
@@ -166,8 +162,6 @@ def test_the_judge_is_held_against_the_verifier(export: Path, label: Label, monk
     rows = rows_of(labels).values()
     assert sum(row["judge"] is not None for row in rows) == 30
     assert {json.loads(row["weights"]).get("judge") for row in rows} == {None}
-    (pair,) = [a for a in labels.agreement if {a.first, a.second} == {"correct", "judge"}]
-    assert pair.agree.n == 30 and pair.agree.value < 1
     assert labels.unlabelled == {}
 
 
@@ -175,21 +169,6 @@ def test_a_judge_without_an_endpoint_says_what_to_set(export: Path, label: Label
     day_file(export, 5, [call(0, answer(0))])
     with pytest.raises(ValueError, match="Set JUDGE_URL, or remove the section"):
         label(judge=JUDGE)
-
-
-def test_a_judge_that_contradicts_itself_is_found_out(
-    export: Path, label: Label, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Judge, "order_checks", 2)
-    same = json.dumps([{"role": "user", "content": "Say something."}])
-    day_file(export, 5, [call(n, answer(n), input=same) for n in range(6)])
-    with serving(fair) as server:
-        labels = label(endpoint=at(server), judge=JUDGE)
-        asked = len(server.requests)
-        again = label(digest="again", endpoint=at(server), judge=JUDGE)
-    assert (labels.judge.order.value, labels.judge.order.n) == (1.0, 2)
-    assert again.judge.order == labels.judge.order
-    assert len(server.requests) == asked, "everything is known: nobody is even admitted"
 
 
 KILLED = """

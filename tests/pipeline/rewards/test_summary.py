@@ -16,7 +16,6 @@ from pipeline.rewards.records import LABELS, LOGGED
 from pipeline.rewards.reviews import ReviewedLabel
 from pipeline.rewards.summary import (
     RewardDistribution,
-    agreement,
     components,
     drift,
     human_agreement,
@@ -41,7 +40,7 @@ def test_a_null_is_absent_or_has_a_reason_and_is_never_a_zero() -> None:
     silent = [{"missing": json.dumps({"judge": "budget"})}, {"missing": json.dumps({"judge": "prose", "correct": "x"})}]
     result = components(table([{"judge": 0.0}, {"judge": 1.0}, {"judge": 0.52}, *silent, {}, {"missing": None}]))
     judge = result["judge"]
-    assert (judge.count, judge.mean) == (3, pytest.approx(0.506667, abs=1e-5))
+    assert (judge.count, judge.distinct, judge.mean) == (3, 3, pytest.approx(0.506667, abs=1e-5))
     assert judge.missing == {"absent": 2, "budget": 1, "prose": 1}
     assert result["correct"].missing == {"absent": 6, "x": 1}
     assert result["latency"].mean is None
@@ -51,17 +50,7 @@ def test_a_null_is_absent_or_has_a_reason_and_is_never_a_zero() -> None:
 def test_a_table_without_rows_says_nothing() -> None:
     empty = LABELS.empty_table()
     assert {each.count for each in components(empty).values()} == {0}
-    assert agreement(empty) == ()
     assert human_agreement(empty, []).rank_correlation.value is None
-
-
-def test_components_agree_where_both_are_over_a_half_or_neither() -> None:
-    same = [{"correct": 1.0, "judge": 0.9, "format": 1.0}, {"correct": 0.0, "judge": 0.5, "format": 1.0}] * 15
-    apart = [{"correct": 1.0, "judge": 0.1, "format": 1.0}] * 10
-    by_name = {(pair.first, pair.second): pair for pair in agreement(table([*same, *apart, {"correct": 1.0}]))}
-    assert set(by_name) == {("correct", "format"), ("correct", "judge"), ("format", "judge")}
-    pair = by_name["correct", "judge"]
-    assert (pair.agree.value, pair.agree.n) == (0.75, 40)
 
 
 def test_people_are_held_against_the_labels_as_they_are_now() -> None:

@@ -82,20 +82,16 @@ def test_labels_that_nobody_can_contradict_have_unknown_noise() -> None:
     assert found.label_noise == UNKNOWN
 
 
-def test_judge_noise_is_at_least_half_its_contradictions() -> None:
+def test_judge_noise_is_known_from_the_verifier() -> None:
     def judged(prompt: str) -> list[LabelledRow]:
         bare = {"reference": None, "verifier": None, "correct": None, "profile": "judged"}
         return [row(prompt, "a", judge=1.0, **bare), wrong(prompt, "b", **{**bare, "judge": 0.0})]
 
     checked = [r for p in range(100) for r in (row(f"c{p}", "a", judge=1.0), wrong(f"c{p}", "b", judge=0.0))]
     rows = [*checked, *(r for p in range(100) for r in judged(f"j{p}"))]
-    calm = evidence(rows).noise_sources["judge"].noise
-    torn = evidence(rows, Trust(judge_order=share(40, 100))).noise_sources["judge"].noise
-    assert calm == share(0, 100)
-    assert torn.value == pytest.approx(0.2)
-    assert torn.high == pytest.approx((share(40, 100).high or 0) / 2)
+    assert evidence(rows).noise_sources["judge"].noise == share(0, 100)
     unaudited = [r for p in range(100) for r in judged(f"j{p}")]
-    assert evidence(unaudited, Trust(judge_order=share(0, 100))).label_noise.value is None
+    assert evidence(unaudited).label_noise.value is None
 
 
 def test_people_replace_the_audit_once_they_have_reviewed_enough() -> None:
