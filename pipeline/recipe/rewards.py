@@ -58,11 +58,6 @@ class Verifier(Section):
     """Metadata key by which a trace names another kind."""
     timeout_s: PositiveFloat = 5.0
     """Per item, from the start of its execution; then that worker is killed."""
-    user_timeouts_s: ClassVar[float] = 60.0
-    """Seconds of time-outs that one user's completions may cost in a part of the traces; the user's other ones there
-    have no label then, with the reason `verifier_budget`, and are checked the next time."""
-    part_timeouts_s: ClassVar[float] = 600.0
-    """The same for all completions of a part: a file of the governed table, or a part of one."""
     code_timeout_s: ClassVar[float] = 10.0
     """The same for a completion whose tests are run."""
     code_memory_mb: ClassVar[int] = 512

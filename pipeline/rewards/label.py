@@ -194,12 +194,11 @@ def _check(
     with closing(Grader(limits)) as check:
         for start in range(0, len(todo), BATCH):
             batch = todo[start : start + BATCH]
-            known_kinds = [sample for _, sample in batch if sample.kind != UNKNOWN]
-            grades = iter(check([each.task for each in known_kinds], [each.principal for each in known_kinds]))
+            grades = iter(check([sample.task for _, sample in batch if sample.kind != UNKNOWN]))
             checked: list[FindingLine] = []
             for key, sample in batch:
                 grade = Grade(Outcome.error, "") if sample.kind == UNKNOWN else next(grades)
-                again = grade.outcome in (Outcome.timeout, Outcome.error, Outcome.budget)
+                again = grade.outcome in (Outcome.timeout, Outcome.error)
                 verdict = {"outcome": grade.outcome.value, "answer": grade.answer, "again": again}
                 checked.append(sample.line(key, "verifier", part.iteration, **verdict))
             writer.add(*checked)

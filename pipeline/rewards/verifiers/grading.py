@@ -2,7 +2,6 @@
 are checked here; what cannot be interrupted runs in workers that can be killed."""
 
 import json
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -17,7 +16,6 @@ from pipeline.rewards.verifiers.structured import check_json, same_calls
 from pipeline.rewards.verifiers.texts import choice
 from pipeline.traces.thoughts import behind_thoughts
 
-_FAILED = {WorkerFailure.timeout: Outcome.timeout, WorkerFailure.refused: Outcome.budget}
 CODE_GRACE_S = 5.0
 """On top of what the completion itself may take: its process starts and ends in that time."""
 
@@ -26,13 +24,11 @@ class Grader:
     """Workers that stay up between calls, which may come from any thread; close it when done.
 
     `timeout_s` and `code_timeout_s` run from the start of an item's execution; then its worker alone is killed and
-    replaced. Equal checks of one call are run once. Some completions are built to hang a checker, and each takes its
-    whole deadline: what time-outs may cost is bounded for each owner of checks and for all of them.
+    replaced. Equal checks of one call are run once.
     """
 
     def __init__(self, settings: Verifier) -> None:
         self._settings = settings
-        self._lost_s: defaultdict[str, float] = defaultdict(float)
         check = partial(
             check_code,
             timeout_s=settings.code_timeout_s,
@@ -42,39 +38,15 @@ class Grader:
         work = Work(partial(_in_worker, check_code=check), _warm_up)
         self._pool: Pool[VerifierTask, Grade] = Pool(work, settings.workers, settings.memory_mb)
 
-    def __call__(
-        self,
-        checks: Sequence[VerifierTask | tuple[str, str]],
-        whose: Sequence[str] = (),
-    ) -> list[Grade]:
-        """`whose`: by whom each is; a check whose owner's time-outs have used up what they may cost is not run."""
+    def __call__(self, checks: Sequence[VerifierTask | tuple[str, str]]) -> list[Grade]:
         each = [_alternatives(c if isinstance(c, VerifierTask) else VerifierTask(*c)) for c in checks]
-        owners = [owner for tasks, owner in zip(each, whose, strict=False) for _ in tasks]
-        grades = iter(self._grade([task for tasks in each for task in tasks], owners))
-        return [_best([next(grades) for _ in tasks]) for tasks in each]
-
-    def _grade(self, tasks: Sequence[VerifierTask], whose: Sequence[str]) -> list[Grade]:
-        settings, lost_s = self._settings, self._lost_s
-        results = list(map(_here, tasks))
+        results = [_here(task) for tasks in each for task in tasks]
         todo = list(dict.fromkeys(check for check in results if isinstance(check, VerifierTask)))
-        code_s = settings.code_timeout_s + CODE_GRACE_S
-        deadlines_s = [code_s if check.kind == "code" else settings.timeout_s for check in todo]
-        owners: dict[VerifierTask, str] = {}
-        for one, owner in zip(results, whose, strict=False):
-            if isinstance(one, VerifierTask):
-                owners.setdefault(one, owner)
-
-        def charge(number: int, result: Grade | WorkerFailure) -> None:
-            if owners and result is WorkerFailure.timeout:
-                lost_s[owners[todo[number]]] += deadlines_s[number]
-
-        def refuses(number: int) -> bool:
-            owner = owners.get(todo[number])
-            spent = lost_s[owner or ""] >= settings.user_timeouts_s or sum(lost_s.values()) >= settings.part_timeouts_s
-            return owner is not None and spent
-
-        graded = dict(zip(todo, self._pool.run(todo, deadlines_s, charge, refuses) if todo else (), strict=True))
-        return [_storable(graded[one] if isinstance(one, VerifierTask) else one, one) for one in results]
+        code_s = self._settings.code_timeout_s + CODE_GRACE_S
+        deadlines_s = [code_s if check.kind == "code" else self._settings.timeout_s for check in todo]
+        graded = dict(zip(todo, self._pool.run(todo, deadlines_s) if todo else (), strict=True))
+        grades = (_storable(graded[one] if isinstance(one, VerifierTask) else one, one) for one in results)
+        return [_best([next(grades) for _ in tasks]) for tasks in each]
 
     def close(self) -> None:
         self._pool.close()
@@ -155,5 +127,5 @@ def _storable(result: Grade | WorkerFailure, check: Grade | VerifierTask) -> Gra
     """A grade whose answer is of bounded length, and text that can be encoded."""
     if isinstance(result, WorkerFailure):
         answer = check.completion if isinstance(check, VerifierTask) and check.kind == "math" else ""
-        result = Grade(_FAILED.get(result, Outcome.error), answer)
+        result = Grade(Outcome.timeout if result is WorkerFailure.timeout else Outcome.error, answer)
     return result._replace(answer=result.answer[:MAX_ANSWER_CHARS].encode("utf-8", "replace").decode("utf-8"))

@@ -8,8 +8,8 @@ from pipeline.recipe.rewards import VerifierKind
 
 class Outcome(StrEnum):
     """What the check found. Only `correct` and `wrong` are labels; the others are reasons for having none
-    (`unchecked`: there is nothing to check against; `budget`: the time-outs before it used up what they may cost),
-    except `no_answer`, which counts as wrong: a completion that gives no answer has failed the prompt."""
+    (`unchecked`: there is nothing to check against), except `no_answer`, which counts as wrong: a completion that gives
+    no answer has failed the prompt."""
 
     correct = "correct"
     wrong = "wrong"
@@ -17,7 +17,6 @@ class Outcome(StrEnum):
     unparsable_gold = "unparsable_gold"
     timeout = "timeout"
     error = "error"
-    budget = "verifier_budget"
     unchecked = "unchecked"
 
     @property

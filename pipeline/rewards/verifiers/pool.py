@@ -5,7 +5,6 @@ import os
 import resource
 import signal
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -20,8 +19,6 @@ from pipeline.core.processes import die_with_parent
 T = TypeVar("T")
 R = TypeVar("R")
 
-RUNS = 2
-"""Times that an item is run whose worker vanishes under it."""
 BATCH = 16
 START_S = 120.0
 """From a worker's start until it can work, imports included."""
@@ -35,10 +32,8 @@ class WorkerFailure(StrEnum):
 
     timeout = "timeout"
     died = "died"
-    """Its worker vanished under it twice, or ran out of memory."""
+    """Its worker vanished under it, or ran out of memory."""
     raised = "raised"
-    refused = "refused"
-    """`run` was told not to run it when its turn came."""
 
 
 class Work(NamedTuple):
@@ -71,36 +66,31 @@ class Pool(Generic[T, R]):
         items: Sequence[T],
         deadlines_s: Sequence[float],
         done: Callable[[int, R | WorkerFailure], None] = lambda number, result: None,
-        refuses: Callable[[int], bool] = lambda number: False,
     ) -> list[R | WorkerFailure]:
         """The results in the order of the items; `done` gets each as soon as it is there, with the item's number, one
-        at a time and in another thread. `refuses` is asked before an item is handed to a worker.
+        at a time and in another thread.
 
         Raises ValueError when workers cannot start.
         """
-        results: list[R | WorkerFailure] = [WorkerFailure.refused] * len(items)
 
-        def finish(number: int, result: R | WorkerFailure) -> None:
-            results[number] = result
-            with self._lock:
-                done(number, result)
-
-        def some(numbers: range) -> None:
-            worker = self._idle.get()
+        def some(numbers: range) -> list[R | WorkerFailure]:
+            worker, results = self._idle.get(), list[R | WorkerFailure]()
+            place = slice(numbers.start, numbers.stop)
             try:
-                for number, result in worker.run(numbers, items, deadlines_s, refuses):
-                    finish(number, result)
+                for number, result in zip(numbers, worker.run(items[place], deadlines_s[place]), strict=True):
+                    results.append(result)
+                    with self._lock:
+                        done(number, result)
             finally:
                 self._idle.put(worker)
+            return results
 
         size = max(1, min(BATCH, len(items) // (2 * len(self._workers))))
         every = range(len(items))
         futures = [self._threads.submit(some, every[start : start + size]) for start in every[::size]]
         try:
             wait(futures, return_when=FIRST_EXCEPTION)
-            for future in futures:
-                future.result()
-            return results
+            return [result for future in futures for result in future.result()]
         finally:
             for future in futures:
                 future.cancel()
@@ -120,35 +110,22 @@ class _CheckProcess:
         self._process: Any = None
         self._connection: Any = None
 
-    def run(
-        self, numbers: range, items: Sequence[Any], deadlines_s: Sequence[float], refuses: Callable[[int], bool]
-    ) -> Iterator[tuple[int, Any]]:
-        """Number and result of each item; the deadline of one begins with the end of the one before it."""
-        waiting, sent, lost = deque(numbers), False, 0
-        while waiting:
-            if not sent:
-                refused = list(filter(refuses, waiting))
-                yield from ((number, WorkerFailure.refused) for number in refused)
-                waiting = deque(number for number in waiting if number not in refused)
-                if waiting and (self._process is None or not self._process.is_alive()):
-                    self._start()
-            if not waiting:
-                return
+    def run(self, items: Sequence[Any], deadlines_s: Sequence[float]) -> Iterator[Any]:
+        """The result of each item; the deadline of one begins with the end of the one before it."""
+        sent = False
+        for number, deadline_s in enumerate(deadlines_s):
+            if not sent and (self._process is None or not self._process.is_alive()):
+                self._start()
             try:
                 if not sent:
-                    self._connection.send([items[number] for number in waiting])
-                    sent = True
-                in_time = self._connection.poll(deadlines_s[waiting[0]])
-                result = self._connection.recv() if in_time else WorkerFailure.timeout
+                    self._connection.send(items[number:])
+                result = self._connection.recv() if self._connection.poll(deadline_s) else WorkerFailure.timeout
             except (EOFError, OSError):  # it vanished
-                lost += 1
-                result = WorkerFailure.died if lost == RUNS else None
-            if result in (None, WorkerFailure.timeout, WorkerFailure.died):  # died: out of memory, and maybe damaged
+                result = WorkerFailure.died
+            sent = result not in (WorkerFailure.timeout, WorkerFailure.died)  # died: maybe damaged by a lack of memory
+            if not sent:
                 self._stop()
-                sent = False
-            if result is not None:
-                lost = 0
-                yield waiting.popleft(), result
+            yield result
 
     def close(self) -> None:
         self._closed = True

@@ -3,18 +3,13 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from pipeline.recipe.rewards import Verifier
-from pipeline.rewards.verifiers import Outcome, VerifierTask
 from pipeline.rewards.verifiers.pool import Pool, Work, WorkerFailure
-from tests.grading import grader
 
 pytestmark = pytest.mark.slow
 
@@ -37,9 +32,6 @@ def _do(item: tuple[str, str]) -> str:
     if what == "hang":
         Path(argument).write_text(str(os.getpid()))
         return str(len(str(7 ** (10**9))))  # C-level arithmetic: no signal handler and no other thread gets a turn
-    if what == "hang once" and not Path(argument).exists():
-        Path(argument).write_text(str(os.getpid()))
-        signal.pause()
     if what == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     if what == "memory":
@@ -70,8 +62,9 @@ def one() -> Iterator[Pool[tuple[str, str], str]]:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_results_follow_the_items(workers: int) -> None:
     pool = _pool(workers)
-    items = [("echo", str(n)) if n % 7 else ("raise", "") for n in range(200)]
-    expected = [str(n) if n % 7 else WorkerFailure.raised for n in range(200)]
+    kinds = {0: ("raise", WorkerFailure.raised), 3: ("die", WorkerFailure.died), 5: ("memory", WorkerFailure.died)}
+    items = [(kinds[n % 50][0], "") if n % 50 in kinds else ("echo", str(n)) for n in range(200)]
+    expected = [kinds[n % 50][1] if n % 50 in kinds else str(n) for n in range(200)]
     assert pool.run(items, [60.0] * 200) == expected
     assert pool.run(items[:3], [60.0] * 3) == expected[:3]
     assert pool.run([], []) == []
@@ -83,21 +76,6 @@ def test_a_deadline_starts_with_its_item(one: Pool[tuple[str, str], str], tmp_pa
     items = [("echo", "first"), ("hang", str(tmp_path / "pid")), *[("sleep", "0.1")] * 20]
     result = one.run(items, [1.5] * 22)
     assert result == ["first", WorkerFailure.timeout, *["sleep is over"] * 20]
-
-
-def test_a_worker_killed_from_outside_loses_nothing(one: Pool[tuple[str, str], str], tmp_path: Path) -> None:
-    """Its item is run once more, and what waited behind it is run too."""
-    note = tmp_path / "pid"
-
-    def kill() -> None:
-        _until(lambda: note.exists() and bool(note.read_text()))
-        os.kill(int(note.read_text()), signal.SIGKILL)
-
-    killer = threading.Thread(target=kill)
-    killer.start()
-    items = [("echo", "before"), ("hang once", str(note)), *(("echo", str(n)) for n in range(30))]
-    assert one.run(items, [60.0] * 32) == ["before", "hang once is over", *map(str, range(30))]
-    killer.join()
 
 
 def test_workers_stay_up_and_are_replaced(one: Pool[tuple[str, str], str]) -> None:
@@ -138,15 +116,3 @@ def test_no_worker_outlives_a_killed_parent(tmp_path: Path) -> None:
     parent.kill()
     parent.wait()
     _until(lambda: not worker.exists() or "(zombie)" in (worker / "status").read_text())
-
-
-def test_a_spent_budget_leaves_the_rest_without_a_label(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Verifier, "user_timeouts_s", 1.5)
-    catastrophic = '{"type": "string", "pattern": "^(a+)+$"}'
-    hanging = [VerifierTask(f'"{"a" * 5000}{n}"', catastrophic, "json_schema") for n in range(12)]
-    plain = [VerifierTask(f"[{n}]", '{"type": "array"}', "json_schema") for n in range(12)]
-    with grader(workers=1, timeout_s=0.5) as check:
-        grades = check(hanging + plain, ["mallory"] * 12 + ["ann"] * 12)
-    assert Counter(grade.outcome for grade in grades[:12]) == {Outcome.timeout: 3, Outcome.budget: 9}
-    assert {grade.outcome for grade in grades[12:]} == {Outcome.correct}
-    assert Outcome.budget.score is None
