@@ -16,12 +16,11 @@ from assets.resources import Deployment, records
 from jobs.gangs import delete_orphaned_gang
 from jobs.governance import forget, lake_upkeep
 from jobs.preference_tuning import canary_rollout, executor, loop_jobs, rollout_decision, run_tags
-from jobs.reviews import review_sample
 from jobs.sensors import schedules_of, sensors_of
 from pipeline.core.redaction import guard_output
 from pipeline.recipe import Automation
 
-OP_JOBS = (canary_rollout, rollout_decision, review_sample, forget, lake_upkeep, delete_orphaned_gang)
+OP_JOBS = (canary_rollout, rollout_decision, forget, lake_upkeep, delete_orphaned_gang)
 
 warnings.filterwarnings("ignore", category=dg.BetaWarning)  # Dagster's own, about a parameter that is not set here
 guard_output()  # every process that runs a step loads the definitions

@@ -13,7 +13,7 @@ from jobs.triggers import ended_iterations
 from pipeline.rollout.notices import Notice, notices, post
 from pipeline.rollout.record import read_events
 
-WATCHED = (LOOP, LABELLING, ROLLOUT, "forget", "lake_upkeep", "review_sample", "delete_orphaned_gang")
+WATCHED = (LOOP, LABELLING, ROLLOUT, "forget", "lake_upkeep", "delete_orphaned_gang")
 """Jobs whose failed runs are told."""
 NEWEST = 20
 """Failed runs of each job that are looked at."""

@@ -1,4 +1,4 @@
-"""Reviews at a terminal and by the clock: `pt reviews write` draws this week's sample of the newest iteration's labels
+"""Reviews at a terminal: `pt reviews write` draws this week's sample of the newest iteration's labels
 and says where its sheet is. Exit codes: 0 done, 2 it could not be done (it says why)."""
 
 import argparse
@@ -6,11 +6,8 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-import dagster as dg
-
 from assets.records import LABELS
 from assets.resources import Deployment, deployment
-from jobs.preference_tuning import executor
 from pipeline.recipe.rewards import DEFAULT_RUBRIC
 from pipeline.rewards import reviews
 from pipeline.traces.erased import shared_lock
@@ -47,18 +44,6 @@ def write_sample(settings: Deployment) -> str:
     if sheet is None:
         return f"Iteration {iteration.id} has no labels to review."
     return f"The sheet of {week} is {sheet}. {HOW}\n{section.judge.rubric if section.judge else DEFAULT_RUBRIC}"
-
-
-@dg.op
-def draw_a_sample(context: dg.OpExecutionContext, deployment: Deployment) -> None:
-    """A sheet of labels for people to score."""
-    context.log.info(write_sample(deployment))
-
-
-@dg.job(executor_def=executor)
-def review_sample():
-    """Draws this week's review sample from the newest iteration's labels."""
-    draw_a_sample()
 
 
 if __name__ == "__main__":

@@ -193,5 +193,4 @@ def schedules_of(section: Automation, jobs: dict[str, Target]) -> list[dg.Schedu
             "Governs and labels what is new, which the sensor new_labels counts. Nothing is trained.",
         ),
         by_clock("weekly", "lake_upkeep", section.upkeep_cron, "Retention and the table's upkeep."),
-        by_clock("weekly_review", "review_sample", section.review_cron, "A sheet of labels for people to score."),
     ]

@@ -160,8 +160,6 @@ class Automation(Section):
     """Schedule `hourly_labels`: traces and reward labels alone, which the sensor `new_labels` counts."""
     upkeep_cron: ClassVar[str] = "0 5 * * 0"
     """Schedule `weekly`: retention and the table's upkeep."""
-    review_cron: ClassVar[str] = "0 6 * * 1"
-    """Schedule `weekly_review`: a sheet of labels for people."""
     min_new_labels: PositiveInt = 1000
     """Sensor `new_labels`: distinct consented labels that no ended iteration had, before it asks for an iteration."""
     min_drift_labels: ClassVar[int] = 100

@@ -18,7 +18,7 @@ def test_the_training_pool_serialises_trainings() -> None:
 
 def test_what_starts_work_is_off_until_somebody_turns_it_on() -> None:
     repository = definitions.get_repository_def()
-    jobs = {"preference_tuning", "label_traces", "canary_rollout", "review_sample", "forget", "lake_upkeep"}
+    jobs = {"preference_tuning", "label_traces", "canary_rollout", "forget", "lake_upkeep"}
     assert jobs <= set(repository.job_names)
     for each in (*repository.sensor_defs, *repository.schedule_defs):
         assert each.description, each.name
@@ -35,5 +35,4 @@ def test_what_starts_work_is_off_until_somebody_turns_it_on() -> None:
         "nightly": "STOPPED",
         "hourly_labels": "STOPPED",
         "weekly": "STOPPED",
-        "weekly_review": "STOPPED",
     }

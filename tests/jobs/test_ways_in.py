@@ -143,7 +143,6 @@ def test_every_sensor_is_asked_by_the_daemon(sensor: str, dev: DagsterDev) -> No
     [
         ("preference_tuning", {}),
         ("canary_rollout", {}),
-        ("review_sample", {}),
         ("lake_upkeep", {}),
         ("forget", {"ops": {"forget_one": {"config": {"user_id": "nobody-of-this-name"}}}}),
         ("delete_orphaned_gang", {"ops": {"delete_gang": {"config": {"iteration": "none"}}}}),
