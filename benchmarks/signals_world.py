@@ -27,7 +27,7 @@ from pipeline.demo.desk.utility import utility
 from pipeline.demo.export import users
 from pipeline.recipe import Recipe, Rewards, load
 from pipeline.recipe.traces import DeskUsers
-from pipeline.rewards.judge import Budget, JudgeRequest, open_judge
+from pipeline.rewards.judge import JudgeRequest, open_judge
 from pipeline.rewards.judge.prompt import score_prompt
 from pipeline.rewards.judge.session import judge_id
 from pipeline.rewards.records import LABELS
@@ -231,7 +231,7 @@ class World:
         store.write(iteration.path(layout.REWARD_MODEL), report.model_copy(update={"iteration": iteration.id}))
         with judge_at(settings, None, self.root / f"{name}-judge") as endpoint:
             assert endpoint is not None
-            with open_judge(endpoint, settings, Budget(None, None, 0.0, 0.0), quiet) as session:
+            with open_judge(endpoint, settings, log=quiet) as session:
                 store.write(f"{layout.JUDGES}/{judge_id(settings)}/{iteration.id}.json", session.admit(()))
             return self._trained(store, plan_training(context, tables, {}, self._agreed), endpoint)
 

@@ -18,6 +18,7 @@ from pipeline.core.removal import Removal
 from pipeline.core.storage import Store, digest_json
 from pipeline.recipe.rewards import Judge
 from pipeline.recipe.suites import JudgedSuite
+from pipeline.rewards import findings
 from pipeline.rewards.findings import JudgeSpending
 from pipeline.rewards.judge import (
     Endpoint,
@@ -31,10 +32,8 @@ from pipeline.rewards.judge import (
 )
 from pipeline.rewards.judge.admission import AWAY, refuse_lineage
 from pipeline.rewards.judge.session import admit_once, judge_id
-from pipeline.rewards.judge_stage import PaidAccount
 from pipeline.rewards.verifiers import Outcome
 from pipeline.serving.inference import Messages
-from pipeline.traces.records import Window
 
 Log = Callable[[str], None]
 OUTCOMES = {"second": 1.0, "first": 0.0, "tie": 0.5}
@@ -154,9 +153,8 @@ class _Asking:
         self._judged = {key: line for key, line in latest(lines).items() if line.owner and not line.again}
         self._identity = JudgeIdentity(model=judge.model, digest=judge.digest, id=judge_id(judge))
         iteration = plan.iteration
-        window = store.read(layout.window(iteration.dataset.digest), Window)
-        days, spent = window.days if window else (), _spent(lines, iteration.id)
-        self._budget = PaidAccount(iteration.id, days).budget(judge, store, spent)
+        labels, own = findings.spent(store, iteration.id), _spent(lines, iteration.id)
+        self._spent = JudgeSpending(labels.tokens + own.tokens, labels.usd + own.usd)
 
     def evidence(self, section: JudgedSuite, over: SuiteEvidence) -> JudgedEvidence:
         nothing = JudgedEvidence(suite=section.name, judge=self._identity)
@@ -209,7 +207,7 @@ class _Asking:
             if preferred.final or preferred.tokens:
                 self._add(pair, preferred)
 
-        with open_judge(self._endpoint, self._judge, self._budget, self._log) as session:
+        with open_judge(self._endpoint, self._judge, self._spent, self._log) as session:
             self._admit(session)
             session.compare([each.comparison for each in todo], keep)
         away = Counter(reason for reason in unjudged.values() if reason in AWAY)
@@ -245,7 +243,7 @@ class _Asking:
         def book(tokens: int, usd: float) -> None:
             self._journal.add(JudgementLine(key=session.id, iteration=iteration, tokens=tokens, usd=usd))
 
-        admit_once(self._store, iteration, session, self._budget, self._plan.models(), book)
+        admit_once(self._store, iteration, session, self._plan.models(), book)
 
     @staticmethod
     def _reason(pair: _AnswerPair, unjudged: dict[str, str]) -> str:

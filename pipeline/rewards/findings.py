@@ -70,9 +70,9 @@ def settled(store: Store, day: str = "*") -> dict[str, FindingLine]:
     return latest(line for line in _lines(store, day) if line.source not in ("verifier", "custom"))
 
 
-def spent(store: Store, days: Collection[str], account: str) -> JudgeSpending:
+def spent(store: Store, account: str, day: str = "*") -> JudgeSpending:
     """What this account has paid, over all attempts."""
-    paid = [line for day in days for line in _lines(store, day) if line.account == account]
+    paid = [line for line in _lines(store, day) if line.account == account]
     return JudgeSpending(sum(line.tokens for line in paid), sum(line.usd for line in paid))
 
 

@@ -3,16 +3,15 @@ The judge is asked where its weight counts and nothing better is known. It is ad
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import structs
 
-from pipeline.core.storage import Store
-from pipeline.recipe.rewards import Judge, Rewards, TokenPrice
+from pipeline.recipe.rewards import Rewards
+from pipeline.rewards import findings
 from pipeline.rewards.composite import weights_of
-from pipeline.rewards.findings import FindingLine, JudgeSpending, journal, key_of, said, settled, spent
+from pipeline.rewards.findings import FindingLine, journal, key_of, said, settled
 from pipeline.rewards.judge import (
-    Budget,
     Endpoint,
     Judgement,
     JudgeReason,
@@ -27,27 +26,6 @@ from pipeline.traces.context import IterationContext
 from pipeline.traces.lake import Lake
 from pipeline.traces.records import Window
 from pipeline.traces.scope import where
-
-
-class PaidAccount(NamedTuple):
-    """What paid answers are booked to, the iteration or a stage of it, and the days whose traces they are about. Each
-    account has the whole of a judge's budget."""
-
-    name: str
-    days: Sequence[str]
-
-    def budget(self, section: Judge, store: Store, elsewhere: JudgeSpending | None = None) -> Budget:
-        """What is left of it: less what earlier attempts have spent, and `elsewhere`."""
-        paid = [spent(store, self.days, self.name), elsewhere or JudgeSpending()]
-        price = section.price or TokenPrice()
-        return Budget(
-            section.max_tokens,
-            section.max_usd,
-            price.usd_per_million_prompt_tokens,
-            price.usd_per_million_completion_tokens,
-            spent_tokens=sum(each.tokens for each in paid),
-            spent_usd=sum(each.usd for each in paid),
-        )
 
 
 def judge_traces(
@@ -65,19 +43,18 @@ def judge_traces(
         for batch in lake.batches([day], window.snapshot, COLUMNS, where(window.scope)):
             yield samples(batch.to_pylist(), of_day, context.recipe.rewards)
 
-    account = PaidAccount(context.iteration.id, window.days)
-    return ask_judge(context, account, endpoint, lineage, ((day, batches(day)) for day in window.days))
+    return ask_judge(context, context.iteration.id, endpoint, lineage, ((day, batches(day)) for day in window.days))
 
 
 def ask_judge(
     context: IterationContext,
-    account: PaidAccount,
+    account: str,
     endpoint: Endpoint | None,
     lineage: Collection[str],
     days: Iterable[tuple[str, Iterable[Sequence[RewardSample]]]],
 ) -> JudgeReport:
-    """Ask the recipe's judge, if it names one, what is not known yet. `lineage`: digests that it must not have; `days`:
-    each day of the account with batches of samples.
+    """Ask the recipe's judge, if it names one, what is not known yet. `account`: who pays, and has the whole of the
+    budget; `lineage`: digests that the judge must not have; `days`: each day with batches of samples.
 
     Raises ValueError when a judge is wanted and has no endpoint, or is refused at its admission.
     """
@@ -86,9 +63,9 @@ def ask_judge(
         return JudgeReport()
     if endpoint is None:
         raise ValueError("The recipe has rewards.judge, and no endpoint is set. Set JUDGE_URL, or remove the section.")
-    budget = account.budget(section, context.store)
-    with open_judge(endpoint, section, budget, context.log) as session:
-        stage = _JudgeStage(context, session, budget, lineage, account.name)
+    spent = findings.spent(context.store, account)
+    with open_judge(endpoint, section, spent, context.log) as session:
+        stage = _JudgeStage(context, session, lineage, account)
         for day, batches in days:
             stage.new_day(day)
             for batch in batches:
@@ -98,8 +75,8 @@ def ask_judge(
             unasked=stage.unasked,
             asked=stage.asked,
             remembered=stage.remembered,
-            tokens=budget.spent_tokens,
-            usd=budget.spent_usd,
+            tokens=spent.tokens,
+            usd=spent.usd,
         )
 
 
@@ -107,10 +84,10 @@ class _JudgeStage:
     """The judge while it is asked, batch after batch."""
 
     def __init__(
-        self, context: IterationContext, session: JudgeSession, budget: Budget, lineage: Collection[str], account: str
+        self, context: IterationContext, session: JudgeSession, lineage: Collection[str], account: str
     ) -> None:
         self._store, self._settings, self._section = context.store, context.recipe.rewards, session.settings
-        self._session, self._budget, self._lineage, self._account = session, budget, lineage, account
+        self._session, self._lineage, self._account = session, lineage, account
         self._iteration = context.iteration.id
         self._everywhere = settled(context.store)
         self._audits = 0
@@ -167,7 +144,7 @@ class _JudgeStage:
             key, account = self._session.id, self._account
             self._writer.add(FindingLine(key=key, source="admission", account=account, tokens=tokens, usd=usd))
 
-        admit_once(self._store, self._iteration, self._session, self._budget, self._lineage, book)
+        admit_once(self._store, self._iteration, self._session, self._lineage, book)
 
 
 def judgement_fields(judgement: Judgement) -> dict[str, Any]:

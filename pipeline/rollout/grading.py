@@ -15,9 +15,9 @@ from pipeline.recipe import Recipe
 from pipeline.recipe.rewards import Feedback, Rewards
 from pipeline.recipe.section import Operational, settings
 from pipeline.rewards.composite import compose, verified
-from pipeline.rewards.findings import FindingLine, journal, key_of, settled
+from pipeline.rewards.findings import FindingLine, journal, key_of, settled, spent
 from pipeline.rewards.judge import Endpoint, Judgement, JudgeReason, JudgeRequest, JudgeSession, open_judge
-from pipeline.rewards.judge_stage import PaidAccount, judgement_fields
+from pipeline.rewards.judge_stage import judgement_fields
 from pipeline.rewards.records import DOES_NOT_APPLY, Finding
 from pipeline.rewards.rules import measure
 from pipeline.rewards.samples import UNKNOWN, RewardSample
@@ -70,8 +70,7 @@ def answer_grader(
         check = stack.enter_context(closing(Grader(recipe.rewards.verifier)))
         judged: AnswerGrader = lambda answers: [UNGRADED] * len(answers)  # noqa: E731 (no judge)
         if judging is not None and judge is not None:
-            budget = PaidAccount(rollout, [rollout]).budget(judging, store)
-            session = stack.enter_context(open_judge(judge, judging, budget, log))
+            session = stack.enter_context(open_judge(judge, judging, spent(store, rollout, rollout), log))
             judged = partial(_judged, session, settled(store, rollout), journal(store, rollout), rollout)
 
         def grade(answers: Sequence[ServedAnswer]) -> list[str]:

@@ -15,7 +15,7 @@ from pipeline.core import layout
 from pipeline.core.storage import DatasetRef, digest_file
 from pipeline.recipe.selection import Samples
 from pipeline.rewards.custom import custom_id
-from pipeline.rewards.judge_stage import PaidAccount, ask_judge
+from pipeline.rewards.judge_stage import ask_judge
 from pipeline.rewards.label import LabelGrounds, label_samples
 from pipeline.rewards.records import DOES_NOT_APPLY, Finding, JudgeReport
 from pipeline.rewards.reward_model.records import AnsweredChat, RewardModelReport
@@ -104,9 +104,8 @@ def _scored(
     context: IterationContext, prompts: Sequence[RewardSample], drawn: Draw, scorers: Scorers
 ) -> tuple[pa.Table, JudgeReport]:
     """The table, a row for each completion, by day and then in the order of the prompts."""
-    days = sorted({prompt.day for prompt in prompts})
-    account = PaidAccount(f"{context.iteration.id}/{layout.SAMPLE_TABLE}", days)
-    by_day: dict[str, list[tuple[RewardSample, Answer, int]]] = {day: [] for day in days}
+    account = f"{context.iteration.id}/{layout.SAMPLE_TABLE}"
+    by_day: dict[str, list[tuple[RewardSample, Answer, int]]] = {day: [] for day in sorted({p.day for p in prompts})}
     for prompt, answers in zip(prompts, drawn.answers, strict=True):
         by_day[prompt.day] += [(prompt.answered(answer.text), answer, n) for n, answer in enumerate(answers)]
     judged = ((day, [[each for each, a, _ in drawn if _is_scored(each, a)]]) for day, drawn in by_day.items())

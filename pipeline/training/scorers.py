@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pipeline.core.journal import Journal, JournalEntry
-from pipeline.recipe.rewards import Judge, TokenPrice
+from pipeline.recipe.rewards import Judge
 from pipeline.recipe.training import ScorerName
 from pipeline.rewards.custom import CustomScorer, CustomTask
-from pipeline.rewards.findings import key_of
-from pipeline.rewards.judge import Budget, Judgement, JudgeRequest, JudgeSession, open_judge
+from pipeline.rewards.findings import JudgeSpending, key_of
+from pipeline.rewards.judge import Judgement, JudgeRequest, JudgeSession, open_judge
 from pipeline.rewards.judge.session import judge_endpoint
 from pipeline.rewards.records import Finding
 from pipeline.rewards.verifiers import VerifierTask
@@ -21,8 +21,6 @@ from pipeline.training.journal import emit
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.schedule import metadata_by_prompt
 
-SCORING_BATCH = 32
-"""Completions that the reward model reads at once."""
 UNENDED = Finding(0.0)
 JUDGED = "judge-{rank}.jsonl"
 
@@ -77,9 +75,7 @@ def _reward_model(plan: TrainingPlan, folder: Path, stack: ExitStack) -> Scorer:
 
     assert plan.scorers is not None and plan.scorers.reward_model is not None, "the plan names its folder"
     model = RewardModel.load(plan.scorers.reward_model.uri)
-    return lambda answers: model.score(
-        [AnsweredChat(json.loads(a.prompt), a.text, a.ended) for a in answers], SCORING_BATCH
-    )
+    return lambda answers: model.score([AnsweredChat(json.loads(a.prompt), a.text, a.ended) for a in answers])
 
 
 def _judge(plan: TrainingPlan, folder: Path, stack: ExitStack) -> Scorer:
@@ -88,9 +84,8 @@ def _judge(plan: TrainingPlan, folder: Path, stack: ExitStack) -> Scorer:
     if endpoint is None:
         raise ValueError("The plan's completions are scored by a judge, and JUDGE_URL is not set. Set it, and retry.")
     rank = int(os.environ.get("RANK", "0"))
-    budget = budget_of(settings, folder, rank, plan.world_size)
-    session = stack.enter_context(open_judge(endpoint, settings, budget, emit))
-    return JudgeScores(session, settings, budget, folder, rank)
+    mine = share_of(settings, plan.world_size)
+    return JudgeScores(stack.enter_context(open_judge(endpoint, mine, spent_by(rank, folder), emit)), folder, rank)
 
 
 def _custom(plan: TrainingPlan, folder: Path, stack: ExitStack) -> Scorer:
@@ -123,26 +118,25 @@ def spending_in(folder: Path) -> tuple[int, float]:
     return sum(line.tokens for line in last), sum((line.usd for line in last), 0.0)
 
 
-def budget_of(settings: Judge, folder: Path, rank: int, processes: int) -> Budget:
-    """This process's share of the budget, less what its earlier attempts have spent."""
+def share_of(settings: Judge, processes: int) -> Judge:
+    """The judge with one process's share of the budget."""
+    tokens = None if settings.max_tokens is None else settings.max_tokens // processes
+    usd = None if settings.max_usd is None else settings.max_usd / processes
+    return settings.model_copy(update={"max_tokens": tokens, "max_usd": usd})
+
+
+def spent_by(rank: int, folder: Path) -> JudgeSpending:
+    """What earlier attempts of this process have spent."""
     lines = Journal(folder / JUDGED.format(rank=rank), ScoreLine).read()
-    price = settings.price or TokenPrice()
-    return Budget(
-        None if settings.max_tokens is None else settings.max_tokens // processes,
-        None if settings.max_usd is None else settings.max_usd / processes,
-        price.usd_per_million_prompt_tokens,
-        price.usd_per_million_completion_tokens,
-        spent_tokens=lines[-1].tokens if lines else 0,
-        spent_usd=lines[-1].usd if lines else 0.0,
-    )
+    return JudgeSpending(lines[-1].tokens, lines[-1].usd) if lines else JudgeSpending()
 
 
 class JudgeScores:
     """The judge, opened, with what it has said before. Its answers are not the same twice, so each one, and each
     silence, is in the process's journal before it is used: a resumed training gets the same scores."""
 
-    def __init__(self, session: JudgeSession, settings: Judge, budget: Budget, folder: Path, rank: int) -> None:
-        self._session, self._settings, self._budget = session, settings, budget
+    def __init__(self, session: JudgeSession, folder: Path, rank: int) -> None:
+        self._session = session
         self._journal = Journal(folder / JUDGED.format(rank=rank), ScoreLine)
         self._known = {line.key: Finding(line.score, line.reason) for line in self._journal.read()}
 
@@ -152,14 +146,13 @@ class JudgeScores:
         keys = [key_of("judge", self._session.id, answer.prompt, answer.text) for answer in answers]
         new = {key: answer for key, answer in zip(keys, answers, strict=True) if key not in self._known}
         if new:
-            names, budget = list(new), self._budget
+            names, spent = list(new), self._session.spent
 
             def note(place: int, said: Judgement) -> None:
                 key, (score, reason) = names[place], (said.score, said.reason)
-                tokens, usd = budget.spent_tokens, budget.spent_usd
-                self._journal.add(ScoreLine(key=key, score=score, reason=reason, tokens=tokens, usd=usd))
+                self._journal.add(ScoreLine(key=key, score=score, reason=reason, tokens=spent.tokens, usd=spent.usd))
                 self._known[key] = Finding(score, reason)
 
             asked = [JudgeRequest(json.loads(answer.prompt), answer.text) for answer in new.values()]
-            self._session.score(asked, note, within_s=self._settings.batch_timeout_s)
+            self._session.score(asked, note, within_s=Judge.batch_timeout_s)
         return [self._known[key] for key in keys]

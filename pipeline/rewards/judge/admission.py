@@ -89,7 +89,7 @@ def refuse_lineage(settings: Judge, lineage: Collection[str]) -> None:
 def admit(
     settings: Judge, identity: str, lineage: Collection[str], score: Callable[[Sequence[JudgeRequest]], list[Judgement]]
 ) -> Admission:
-    """What the gate saw, if the judge may label. Raises JudgeRefused saying why not and what to do.
+    """That the judge may label. Raises JudgeRefused saying why not and what to do.
 
     Controls come first: a judge that fails them is not asked the attacks.
     """
@@ -116,16 +116,7 @@ def admit(
             f"{len(unasked)} of {len(ATTACKS)} attacks could not be put to the judge {settings.model!r}."
             f"{_reasons(unasked)} Run again when its endpoint answers, or raise rewards.judge.max_tokens and max_usd."
         )
-    everything = [*judgements, *answers]
-    return Admission(
-        id=identity,
-        attacks=len(ATTACKS),
-        controls=len(judgements),
-        controls_right=right,
-        abstained=dict(Counter(judgement.reason for judgement in everything if judgement.reason)),
-        tokens=sum(judgement.tokens for judgement in everything),
-        usd=sum(judgement.usd for judgement in everything),
-    )
+    return Admission(id=identity, attacks=len(ATTACKS))
 
 
 def _is_right(judgement: Judgement, deserves: bool) -> bool:

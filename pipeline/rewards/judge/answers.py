@@ -4,6 +4,8 @@ from enum import StrEnum
 from typing import Literal, NamedTuple
 
 from pipeline.core.storage import Record
+from pipeline.recipe.rewards import Judge, TokenPrice
+from pipeline.rewards.findings import JudgeSpending
 from pipeline.serving.inference import Messages
 
 
@@ -42,15 +44,13 @@ class JudgeReason(StrEnum):
     TOO_LARGE = "judge_too_large"
     """A response over `max_response_bytes`; the rest was not read."""
     MALFORMED = "judge_malformed"
-    """Not one JSON object of exactly the keys and types that were asked for."""
+    """Not one JSON object of exactly the keys and types that were asked for: a refusal, prose, half a response."""
     OUT_OF_RANGE = "judge_out_of_range"
     CUT = "judge_cut"
     """The answer ended at `max_completion_tokens`."""
-    DECLINED = "judge_declined"
-    """A refusal, or a content filter."""
 
 
-FINAL = frozenset({JudgeReason.MALFORMED, JudgeReason.OUT_OF_RANGE, JudgeReason.CUT, JudgeReason.DECLINED})
+FINAL = frozenset({JudgeReason.MALFORMED, JudgeReason.OUT_OF_RANGE, JudgeReason.CUT})
 """The judge's own doing: at temperature 0 it would do so again. The others are the network's, or of a setting."""
 
 
@@ -78,30 +78,16 @@ Side = Literal["first", "second", "tie"]
 
 
 class Preferred(JudgeAnswer):
-    """The better of two, asked in both orders. `winner` is given only where both orders name the same.
+    """The better of two, in both orders, the first as it was asked; empty where one had no answer."""
 
-    `consistent` is None where an order had no answer; then `reason` says why.
-    """
-
-    winner: Side | None
-    consistent: bool | None
     orders: tuple[Side, ...] = ()
-    """The better one in both orders, the first as it was asked; empty where one had no answer."""
 
 
 class Admission(Record):
-    """What the start-up gate saw of a judge that it let in."""
+    """A judge that the start-up gate let in, and the attacks that it withstood."""
 
     id: str
     attacks: int
-    """How many it was asked; each got less than a 4, or no score."""
-    controls: int
-    controls_right: int
-    """Plainly right answers with a 4 or 5, plainly wrong ones with a 1 or 2."""
-    abstained: dict[str, int]
-    """Reasons over attacks and controls."""
-    tokens: int
-    usd: float
 
 
 class JudgeRefused(ValueError):
@@ -124,24 +110,14 @@ class TokenUsage(NamedTuple):
 
 
 class Budget:
-    """Tokens and dollars of one process, held before a request and settled after it, so that it is never passed.
+    """Tokens and dollars of one process, held before a request and settled after it, so that the recipe's limits are
+    never passed. `spent` counts what is settled; what is held counts against the limits."""
 
-    `None` is no limit. `spent_tokens` and `spent_usd` count what is settled; what is held counts against the limits.
-    """
-
-    def __init__(
-        self,
-        max_tokens: int | None,
-        max_usd: float | None,
-        usd_per_million_prompt_tokens: float,
-        usd_per_million_completion_tokens: float,
-        *,
-        spent_tokens: int = 0,
-        spent_usd: float = 0.0,
-    ) -> None:
-        self._max_tokens, self._max_usd = max_tokens, max_usd
-        self._prices = (usd_per_million_prompt_tokens / 1e6, usd_per_million_completion_tokens / 1e6)
-        self.spent_tokens, self.spent_usd = spent_tokens, spent_usd
+    def __init__(self, settings: Judge, spent: JudgeSpending) -> None:
+        price = settings.price or TokenPrice()
+        self._max_tokens, self._max_usd = settings.max_tokens, settings.max_usd
+        self._prices = (price.usd_per_million_prompt_tokens / 1e6, price.usd_per_million_completion_tokens / 1e6)
+        self.spent = spent
         self._held = TokenUsage(0, 0)  # in tokens alone: dollars added and taken back again would leave a residue
 
     def usd(self, usage: TokenUsage) -> float:
@@ -150,9 +126,9 @@ class Budget:
     def hold(self, most: TokenUsage) -> bool:
         """Reserve the most that a request can take. False, and nothing held, if that could pass the budget."""
         held = TokenUsage(self._held.prompt + most.prompt, self._held.completion + most.completion)
-        if self._max_tokens is not None and self.spent_tokens + held.total > self._max_tokens:
+        if self._max_tokens is not None and self.spent.tokens + held.total > self._max_tokens:
             return False
-        if self._max_usd is not None and self.spent_usd + self.usd(held) > self._max_usd:
+        if self._max_usd is not None and self.spent.usd + self.usd(held) > self._max_usd:
             return False
         self._held = held
         return True
@@ -160,5 +136,5 @@ class Budget:
     def settle(self, held: TokenUsage, used: TokenUsage) -> None:
         """Give back what was held and count what was used (nothing, for a request that failed before it was billed)."""
         self._held = TokenUsage(self._held.prompt - held.prompt, self._held.completion - held.completion)
-        self.spent_tokens += used.total
-        self.spent_usd += self.usd(used)
+        self.spent.tokens += used.total
+        self.spent.usd += self.usd(used)

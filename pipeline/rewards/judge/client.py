@@ -7,22 +7,29 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
 from pipeline.recipe.rewards import Judge
+from pipeline.rewards.findings import JudgeSpending
 from pipeline.rewards.judge.answers import Budget, JudgeReason, TokenUsage
 from pipeline.rewards.judge.prompt import AnswerSchema
-from pipeline.serving.client import GIVE_UP_AFTER, HttpClient, HttpFault, HttpReply, repeated, shown, strict_json
+from pipeline.serving.client import (
+    GIVE_UP_AFTER,
+    HttpClient,
+    HttpFault,
+    HttpReply,
+    read_completion,
+    repeated,
+    shown,
+    strict_json,
+)
 from pipeline.serving.endpoint import Endpoint
 from pipeline.serving.inference import Messages
 
-MOST_TOKENS = 10_000_000
-"""Of one request that a server can be believed: no context window is that long."""
 NOTHING = TokenUsage(0, 0)
 REFUSALS = (400, 401, 403, 404, 422)
 """Statuses by which an endpoint says that the request is wrong: its words say how."""
-SCHEMA = "response_format"
 INSTEAD = {
     "max_tokens": "with max_completion_tokens",
     "temperature": "at its own, so that its word may vary",
-    SCHEMA: "without it, reading as strictly",
+    "response_format": "without it, reading as strictly",
 }
 """Fields that an endpoint may refuse (OpenAI's reasoning models do so by name), and how it is asked then."""
 _FAULTS: dict[HttpFault, tuple[JudgeReason, TokenUsage | None]] = {
@@ -41,7 +48,6 @@ class JudgeReply(NamedTuple):
     content: str | None
     reason: JudgeReason | None
     used: TokenUsage | None = NOTHING
-    status: int = 0
     retry_after: str | None = None
     refused: str = ""
     """The field of the request that the endpoint does not take, where it names one."""
@@ -55,14 +61,14 @@ class JudgeClient:
     """An endpoint's connections. Lives in one event loop; the budget is touched there alone."""
 
     def __init__(
-        self, endpoint: Endpoint, settings: Judge, budget: Budget, log: Callable[[str], None], backoff_s: float
+        self, endpoint: Endpoint, settings: Judge, spent: JudgeSpending, log: Callable[[str], None], backoff_s: float
     ) -> None:
-        self._settings, self._budget, self._log, self._backoff_s = settings, budget, log, backoff_s
+        self._settings, self._log, self._backoff_s = settings, log, backoff_s
+        self._budget = Budget(settings, spent)
         self._url, self._key = f"{endpoint.url.rstrip('/')}/chat/completions", endpoint.api_key
         self._http = HttpClient(endpoint, settings.concurrency, settings.timeout_s, settings.max_response_bytes)
         self._settled = asyncio.Event()
         self._in_flight = self._lost_in_a_row = 0
-        self._takes_schema = False
         self._left_out = frozenset[str]()
         self._told: set[str] = set()
         self.quotes_refusals = False
@@ -86,11 +92,8 @@ class JudgeClient:
                 left_out = self._left_out
                 reply, counted = await self._exchange(self._body(messages, form, left_out))
                 tokens, usd = tokens + counted.total, usd + self._budget.usd(counted)
-                self._takes_schema |= reply.status == 200 and SCHEMA not in left_out
-                # A refusal that names no field may be of the schema, until one was taken.
-                unnamed = SCHEMA if reply.status in (400, 422) and not self._takes_schema else ""
-                field = reply.refused if reply.refused in INSTEAD else unnamed
-                if not field or field in left_out:
+                field = reply.refused
+                if field not in INSTEAD or field in left_out:
                     return reply
                 self._left_out |= {field}
                 self._tell_once(field, f"the endpoint refuses {field}; asking {INSTEAD[field]}")
@@ -114,7 +117,7 @@ class JudgeClient:
             "messages": messages,
             "temperature": 0,
             limit: self._settings.max_completion_tokens,
-            SCHEMA: {"type": "json_schema", "json_schema": schema},
+            "response_format": {"type": "json_schema", "json_schema": schema},
         }
         return json.dumps({k: v for k, v in asked.items() if k not in left_out}, ensure_ascii=False).encode()
 
@@ -132,7 +135,8 @@ class JudgeClient:
             used = most  # a request that is cancelled may have been billed
             try:
                 reply = self._read(await self._http.exchange("POST", self._url, body, (200, *REFUSALS)))
-                used = most if reply.used is None else reply.used
+                if reply.used is not None:  # nobody is billed for more than was sent and could be answered
+                    used = TokenUsage(*map(min, most, reply.used))
             finally:
                 self._budget.settle(most, used)
                 self._in_flight -= 1
@@ -143,23 +147,33 @@ class JudgeClient:
         status = reply.status
         if reply.fault is not None:
             reason, used = _FAULTS[reply.fault]
-            return JudgeReply(None, reason, used, status)
+            return JudgeReply(None, reason, used)
         if status == 200:
-            read, model = read_reply(reply.body, self._settings.model)
-            if read.reason is JudgeReason.OTHER_MODEL:
-                self._tell_once(
-                    model,
-                    f"{self._settings.model!r} was asked and {model[:80]!r} answered, which counts for nothing. "
-                    "Where that is the model that you mean, name it in rewards.judge.model",
-                )
-            return read
+            return self._completion(reply.body)
         refused = refused_field(reply.body)
         if refused not in INSTEAD:
             words = shown(reply.body) if self.quotes_refusals else ""
             quoted = f": {words.replace(self._key, '<hidden>') if self._key else words}" if words else ""
             self._tell_once(f"HTTP {status}", f"HTTP {status} from {self._url}{quoted}")
         reason = JudgeReason.UNAVAILABLE if reply.unavailable else JudgeReason.HTTP
-        return JudgeReply(None, reason, NOTHING, status, reply.retry_after, refused)
+        return JudgeReply(None, reason, NOTHING, reply.retry_after, refused)
+
+    def _completion(self, body: bytes) -> JudgeReply:
+        try:
+            answer = read_completion(body)
+        except ValueError:
+            return JudgeReply(None, JudgeReason.MALFORMED, None)
+        used = TokenUsage(answer.prompt_tokens, answer.tokens)
+        if answer.model != self._settings.model:
+            self._tell_once(
+                answer.model,
+                f"{self._settings.model!r} was asked and {answer.model[:80]!r} answered, which counts for nothing. "
+                "Where that is the model that you mean, name it in rewards.judge.model",
+            )
+            return JudgeReply(None, JudgeReason.OTHER_MODEL, used)
+        return (
+            JudgeReply(None, JudgeReason.CUT, used) if answer.stop == "length" else JudgeReply(answer.text, None, used)
+        )
 
 
 def refused_field(body: bytes) -> str:
@@ -168,39 +182,3 @@ def refused_field(body: bytes) -> str:
         return str(strict_json(body.decode())["error"]["param"])
     except (ValueError, TypeError, KeyError):
         return ""
-
-
-def read_reply(body: bytes, model: str) -> tuple[JudgeReply, str]:
-    """A chat completion of `model`, with exactly one choice that was finished; and the model that it names."""
-    try:
-        reply = strict_json(body.decode())
-    except ValueError:
-        reply = None
-    used, named = _usage(reply.get("usage")) if isinstance(reply, dict) else None, model
-    content, reason = None, JudgeReason.MALFORMED
-    match reply:
-        case {"model": str(named)} if named != model:
-            reason = JudgeReason.OTHER_MODEL
-        case {"model": str(), "choices": [{"message": {"refusal": str(words)}}]} if words:
-            reason = JudgeReason.DECLINED
-        case {"model": str(), "choices": [{"message": dict(), "finish_reason": "content_filter"}]}:
-            reason = JudgeReason.DECLINED
-        case {"model": str(), "choices": [{"message": dict(), "finish_reason": "length"}]}:
-            reason = JudgeReason.CUT
-        case {"model": str(), "choices": [{"message": {"content": str(content)}, "finish_reason": "stop"}]}:
-            reason = None
-        case _:
-            pass
-    return JudgeReply(content, reason, used, 200), named
-
-
-def _usage(usage: object) -> TokenUsage | None:
-    match usage:
-        case {"prompt_tokens": int(prompt), "completion_tokens": int(completion)} if (
-            min(prompt, completion) >= 0
-            and 0 < prompt + completion <= MOST_TOKENS
-            and bool not in (type(prompt), type(completion))
-        ):
-            return TokenUsage(prompt, completion)
-        case _:
-            return None

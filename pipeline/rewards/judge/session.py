@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, TypeAlias
 from pipeline.core import layout
 from pipeline.core.storage import Store, digest_json
 from pipeline.recipe.rewards import Judge
+from pipeline.rewards.findings import JudgeSpending
 from pipeline.rewards.judge.admission import admit
 from pipeline.rewards.judge.answers import (
     Admission,
-    Budget,
     Judgement,
     JudgeReason,
     JudgeRefused,
@@ -36,8 +36,8 @@ JudgeLoop: TypeAlias = "AskingLoop[JudgeClient]"
 class JudgeSession:
     """One judge behind one endpoint. `id` stands for model, rubric and prompt: equal ids, comparable answers."""
 
-    def __init__(self, settings: Judge, loop: JudgeLoop) -> None:
-        self.settings, self._loop = settings, loop
+    def __init__(self, settings: Judge, loop: JudgeLoop, spent: JudgeSpending) -> None:
+        self.settings, self._loop, self.spent = settings, loop, spent
         self.id = judge_id(settings)
 
     def admit(self, lineage: Collection[str]) -> Admission:
@@ -87,7 +87,7 @@ class JudgeSession:
 
     async def _compare(self, asked: PairComparison) -> Preferred:
         if self._too_long(asked.messages, asked.first, asked.second):
-            return Preferred(winner=None, consistent=None, reason=JudgeReason.TOO_LONG)
+            return Preferred(reason=JudgeReason.TOO_LONG)
         winners: list[Side] = []
         paid_tokens, paid_usd = 0, 0.0
         swapped = PairComparison(asked.messages, asked.second, asked.first)
@@ -97,16 +97,9 @@ class JudgeSession:
             paid_tokens, paid_usd = paid_tokens + tokens, paid_usd + usd
             read = reply.reason if reply.content is None else read_winner(reply.content)
             if read is None or isinstance(read, JudgeReason):  # the other order could not save it
-                return Preferred(winner=None, consistent=None, reason=str(read), tokens=paid_tokens, usd=paid_usd)
+                return Preferred(reason=str(read), tokens=paid_tokens, usd=paid_usd)
             winners.append("tie" if read == "tie" else sides["AB".index(read)])
-        consistent = winners[0] == winners[1]
-        return Preferred(
-            winner=winners[0] if consistent else None,
-            consistent=consistent,
-            orders=tuple(winners),
-            tokens=paid_tokens,
-            usd=paid_usd,
-        )
+        return Preferred(orders=tuple(winners), tokens=paid_tokens, usd=paid_usd)
 
     def _too_long(self, messages: Sequence[dict[str, str]], *texts: str) -> bool:
         most = self.settings.max_text_chars
@@ -123,14 +116,15 @@ def judge_endpoint(environment: Mapping[str, str]) -> Endpoint | None:
 def open_judge(
     endpoint: Endpoint,
     settings: Judge,
-    budget: Budget,
+    spent: JudgeSpending | None = None,
     log: Callable[[str], None] = print,
     *,
     backoff_s: float = 0.5,
 ) -> Generator[JudgeSession]:
     """A judge at `endpoint`, which is not asked anything before `admit`, `score` or `compare` are called.
 
-    Raises ValueError for an endpoint or settings that cannot be used, JudgeRefused for a judge without a digest.
+    `spent`: what of the recipe's budget is gone; what is asked now is added to it. Raises ValueError for an endpoint or
+    settings that cannot be used, JudgeRefused for a judge without a digest.
     """
     check_endpoint(endpoint, "The judge's", "JUDGE")
     if not settings.digest.strip():
@@ -140,32 +134,28 @@ def open_judge(
         )
     from pipeline.rewards.judge.client import JudgeClient  # httpx2 takes a while to import
 
-    client = JudgeClient(endpoint, settings, budget, log, backoff_s)
+    spent = JudgeSpending() if spent is None else spent
+    client = JudgeClient(endpoint, settings, spent, log, backoff_s)
     with open_asking_loop(client, settings.concurrency) as loop:
-        yield JudgeSession(settings, loop)
-
-
-def admission_name(judge: str, iteration: str) -> str:
-    return f"{layout.JUDGES}/{judge}/{iteration}.json"
+        yield JudgeSession(settings, loop, spent)
 
 
 def admit_once(
     store: Store,
     iteration: str,
     session: JudgeSession,
-    budget: Budget,
     lineage: Collection[str],
     book: Callable[[int, float], None],
 ) -> None:
     """Admit the judge once an iteration. `book` gets the tokens and dollars, whether the judge is let in or not."""
-    name = admission_name(session.id, iteration)
+    name = f"{layout.JUDGES}/{session.id}/{iteration}.json"
     if store.read(name, Admission) is not None:
         return
-    tokens, usd = budget.spent_tokens, budget.spent_usd
+    tokens, usd = session.spent.tokens, session.spent.usd
     try:
         admission = session.admit(lineage)
     finally:
-        book(budget.spent_tokens - tokens, budget.spent_usd - usd)
+        book(session.spent.tokens - tokens, session.spent.usd - usd)
     store.once(name, Admission, lambda: admission)
 
 

@@ -39,7 +39,7 @@ def test_findings_sum_costs_over_attempts(store: Store) -> None:
     journal(store, DAY).add(line("a", tokens=3, usd=0.5), line("b", tokens=4, usd=0.25, again=True))
     journal(store, DAY).add(line("c", tokens=100, account="other"), line("d", tokens=100, source="admission"))
     journal(store, NEXT).add(line("e", tokens=5))
-    total = spent(store, [DAY, NEXT], "i")
+    total = spent(store, "i")
     assert (total.tokens, total.usd) == (112, 0.75)
 
 

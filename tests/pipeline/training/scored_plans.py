@@ -24,7 +24,7 @@ from tests.pipeline.training.plans import dataset_of, table
 
 SETTINGS = GRPO(steps=4, prompts_per_step=4, num_generations=4, max_completion_tokens=32, learning_rate=1e-3)
 ASKED = Validation(every_steps=2, prompts=8, samples=1, max_completion_tokens=32)
-ADMITTED = Admission(id="", attacks=10, controls=24, controls_right=24, abstained={}, tokens=0, usd=0)
+ADMITTED = Admission(id="", attacks=10)
 
 
 def make_scored_plan(

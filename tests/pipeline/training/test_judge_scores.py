@@ -8,7 +8,7 @@ import pytest
 from pipeline.recipe.rewards import Judge
 from pipeline.rewards.judge import Endpoint, open_judge
 from pipeline.rewards.records import Finding
-from pipeline.training.scorers import FreshAnswer, JudgeScores, budget_of, spending_in
+from pipeline.training.scorers import FreshAnswer, JudgeScores, share_of, spending_in, spent_by
 from tests.pipeline.rewards.judge.endpoint import Answer, Request, Said, Server, always, in_turn, scored, serving
 from tests.pipeline.training.scored_plans import rubric
 
@@ -21,10 +21,9 @@ def ask(
     url: str, folder: Path, texts: list[str], rank: int = 0, processes: int = 1, **changes: object
 ) -> list[Finding]:
     """By a process that opens the journal anew."""
-    settings = rubric(**changes)
-    budget = budget_of(settings, folder, rank, processes)
-    with open_judge(Endpoint(url), settings, budget, lambda line: None) as session:
-        return JudgeScores(session, settings, budget, folder, rank)([FreshAnswer(PROMPT, text, True) for text in texts])
+    settings = share_of(rubric(**changes), processes)
+    with open_judge(Endpoint(url), settings, spent_by(rank, folder), lambda line: None) as session:
+        return JudgeScores(session, folder, rank)([FreshAnswer(PROMPT, text, True) for text in texts])
 
 
 def test_what_was_asked_is_never_asked_again(tmp_path: Path) -> None:

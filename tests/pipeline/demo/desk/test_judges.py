@@ -14,7 +14,7 @@ from pipeline.demo.desk.conversation import statement
 from pipeline.demo.desk.judges import DIGEST, JUDGES, judge_at, server
 from pipeline.demo.desk.requests import Request, draw
 from pipeline.recipe.rewards import Judge
-from pipeline.rewards.judge import Budget, Endpoint, JudgeRequest, open_judge
+from pipeline.rewards.judge import Endpoint, JudgeRequest, open_judge
 
 pytestmark = pytest.mark.slow
 
@@ -49,16 +49,14 @@ def fine(request: Request) -> str:
 
 @pytest.mark.parametrize("model", NAMES)
 def test_a_desk_judge_passes_the_projects_admission(model: str) -> None:
-    with listening() as endpoint, open_judge(endpoint, settings(model), Budget(None, None, 0, 0)) as judge:
-        admission = judge.admit([])
-    assert admission.controls_right == admission.controls
-    assert admission.abstained == {} or set(admission.abstained) == {"judge_too_long"}
+    with listening() as endpoint, open_judge(endpoint, settings(model)) as judge:
+        assert judge.admit([]).attacks == 10
 
 
 def test_the_judge_of_a_step_ends_with_it(tmp_path: Path) -> None:
     with judge_at(settings("desk-labels"), None, tmp_path) as endpoint:
         assert endpoint is not None
-        with open_judge(endpoint, settings("desk-labels"), Budget(None, None, 0, 0)) as judge:
+        with open_judge(endpoint, settings("desk-labels")) as judge:
             each = requests(1)[0]
             (said,) = judge.score([JudgeRequest(each.messages, f"{fine(each)} I add a voucher.")])
             assert said.score is not None

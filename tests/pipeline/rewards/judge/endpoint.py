@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from pipeline.recipe.rewards import Judge
-from pipeline.rewards.judge import Budget, Endpoint, JudgeRequest, JudgeSession, open_judge
+from pipeline.rewards.findings import JudgeSpending
+from pipeline.rewards.judge import Endpoint, JudgeRequest, JudgeSession, open_judge
 from tests.pipeline.serving.chat_server import KEY as KEY
 from tests.pipeline.serving.chat_server import ChatServer as Server
 from tests.pipeline.serving.chat_server import HttpRequest as Request
@@ -17,7 +18,6 @@ from tests.pipeline.serving.chat_server import chat_server as serving
 
 MODEL = "examiner-7b"
 QUESTION = [{"role": "user", "content": "Say a number."}]
-UNLIMITED = (None, None, 0.0, 0.0)
 JUDGE = Judge(model=MODEL, digest="sha256:0f", timeout_s=20, concurrency=4, attempts=3)
 Answer = Callable[[Server, Request, int], Said]
 """The response to a request; the number says how many came before it."""
@@ -70,14 +70,13 @@ def by_number(server: Server, request: Request, place: int) -> Said:
 def judging(
     answer: Answer,
     settings: Judge = JUDGE,
-    budget: Budget | None = None,
+    spent: JudgeSpending | None = None,
     log: Callable[[str], None] = lambda line: None,
     key: str = "",
 ) -> Generator[tuple[Server, JudgeSession]]:
     """A server and the judge that asks it."""
-    budget = budget or Budget(*UNLIMITED)
     with (
         serving(answer) as server,
-        open_judge(Endpoint(server.url, key), settings, budget, log, backoff_s=0.0001) as judge,
+        open_judge(Endpoint(server.url, key), settings, spent, log, backoff_s=0.0001) as judge,
     ):
         yield server, judge

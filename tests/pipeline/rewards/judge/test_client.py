@@ -9,25 +9,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.recipe.rewards import TokenPrice
+from pipeline.rewards.findings import JudgeSpending
 from pipeline.rewards.judge import (
-    Budget,
     Endpoint,
     JudgeReason,
     JudgeRefused,
     JudgeRequest,
     PairComparison,
-    TokenUsage,
     open_judge,
 )
-from pipeline.rewards.judge.client import read_reply
 from pipeline.serving.client import GIVE_UP_AFTER
 from tests.pipeline.serving.chat_server import as_json, trickle
 
 from .endpoint import (
     JUDGE,
     KEY,
-    QUESTION,
-    UNLIMITED,
     Answer,
     Request,
     Said,
@@ -38,8 +35,6 @@ from .endpoint import (
     completion,
     in_turn,
     judging,
-    parts,
-    preferring,
     scored,
     serving,
 )
@@ -49,21 +44,7 @@ ASKED = JudgeRequest([{"role": "user", "content": "What is 6 * 7?"}], "It is 42.
 HTML = Said(200, b"<!doctype html><html><body>Sign in</body></html>", {"Content-Type": "text/html"})
 GOOD = scored(5)
 MB = 1_000_000
-
-
-@pytest.mark.parametrize("status", [400, 422])
-def test_a_server_without_response_format_is_asked_without_it(status: int) -> None:
-    def plain(server: Server, request: Request, place: int) -> Said:
-        if "response_format" in request.body:
-            return Said(status)
-        return preferring("A") if "answer A" in parts(request) else by_number(server, request, place)
-
-    log: list[str] = []
-    with judging(plain, ALONE, log=log.append) as (server, judge):
-        assert [judgement.score for judgement in judge.score(asked(4))] == [0.0, 0.25, 0.5, 0.75]
-        assert judge.compare([PairComparison(QUESTION, "1", "2")])[0].consistent is False
-    assert ["response_format" in request.body for request in server.requests] == [True] + 6 * [False]
-    assert any("response_format" in line for line in log)
+DEAR = TokenPrice(usd_per_million_prompt_tokens=1.0, usd_per_million_completion_tokens=1.0)
 
 
 @pytest.mark.parametrize("concurrency", [1, 8])
@@ -100,7 +81,6 @@ def test_who_answered_for_the_pinned_model_is_named_once() -> None:
 
 
 def test_what_is_sent() -> None:
-    """A server that takes a schema is always given one, also after a refusal."""
     with judging(in_turn(GOOD, Said(400), GOOD), ALONE, key=KEY) as (server, judge):
         assert [judgement.score for judgement in judge.score(asked(3))] == [1.0, None, 1.0]
     assert len(server.requests) == 3
@@ -151,7 +131,7 @@ def test_the_key_is_nowhere_but_in_its_header(
 def test_an_endpoint_that_cannot_be_used_is_refused(url: str, key: str, digest: str) -> None:
     config = JUDGE.model_copy(update={"digest": digest})
     names = "JUDGE_" if digest.strip() else r"rewards\.judge\.digest is empty.*Set it to"
-    with pytest.raises(ValueError, match=names) as refused, open_judge(Endpoint(url, key), config, Budget(*UNLIMITED)):
+    with pytest.raises(ValueError, match=names) as refused, open_judge(Endpoint(url, key), config):
         pass
     assert "cret" not in str(refused.value)
 
@@ -191,11 +171,11 @@ CHOICE = {"message": {"content": '{"rationale": "because", "score": 5}'}, "finis
 BAD = [
     Bad("prose", always(completion("I would give this a 5 out of 5.")), R.MALFORMED),
     Bad("a score of 7", always(scored(7)), R.OUT_OF_RANGE),
-    Bad("a refusal", always(completion(None, refusal="I can't help with that.")), R.DECLINED),
-    Bad("a content filter", always(scored(5, finish="content_filter")), R.DECLINED),
+    Bad("a refusal", always(completion(None, refusal="I can't help with that.")), R.MALFORMED, billed=None),
+    Bad("a content filter", always(scored(5, finish="content_filter")), R.MALFORMED, billed=None),
     Bad("cut at its length", always(scored(5, finish="length")), R.CUT),
     Bad("another model", always(scored(5, model="cheaper-1b")), R.OTHER_MODEL),
-    Bad("no choices", always(choices()), R.MALFORMED),
+    Bad("no choices", always(choices()), R.MALFORMED, billed=None),
     Bad("a model twice", always(Said(200, body()[:-1] + b', "model": "another"}')), R.MALFORMED, billed=None),
     Bad("half a response", always(Said(200, b'{"model": "exa')), R.MALFORMED, billed=None),
     Bad("nothing", always(Said(200, b"")), R.MALFORMED, billed=None),
@@ -218,7 +198,7 @@ BAD = [
     ),
     Bad("500 for ever", always(Said(500)), R.UNAVAILABLE, requests=3, billed=0),
     Bad("404", always(HTML._replace(status=404)), R.HTTP, billed=0),
-    Bad("400 whatever is asked", always(Said(400)), R.HTTP, requests=2, billed=0),  # with a schema and without
+    Bad("400 whatever is asked", always(Said(400)), R.HTTP, billed=0),
 ]
 
 
@@ -227,11 +207,11 @@ def test_what_cannot_count_is_an_abstention_of_one_question(bad: Bad) -> None:
     def answer(server: Server, request: Request, place: int) -> Said:
         return bad.answer(server, request, place) if place < bad.requests else GOOD
 
-    budget = Budget(None, None, 1.0, 1.0)
-    config = ALONE.model_copy(update={"timeout_s": 1.0 if bad.reason == R.TIMEOUT else 20})
-    with judging(answer, config, budget, key=KEY) as (server, judge):
+    spending = JudgeSpending()
+    config = ALONE.model_copy(update={"timeout_s": 1.0 if bad.reason == R.TIMEOUT else 20, "price": DEAR})
+    with judging(answer, config, spending, key=KEY) as (server, judge):
         (judgement,) = judge.score([ASKED])
-        sent, spent = list(server.requests), budget.spent_tokens
+        sent, spent = list(server.requests), spending.tokens
         if bad.reason not in (R.TIMEOUT, R.HTTP):
             assert judge.score([ASKED])[0].score == 1.0
     assert (judgement.score, judgement.reason) == (None, bad.reason)
@@ -249,7 +229,7 @@ def test_a_redirect_is_not_followed_and_its_target_sees_nothing() -> None:
             with judging(always(moved), key=KEY) as (_, judge):
                 assert judge.score([ASKED])[0].reason == R.HTTP
         assert elsewhere.requests == []
-    with open_judge(Endpoint(elsewhere.url), JUDGE, Budget(*UNLIMITED), backoff_s=0.001) as judge:
+    with open_judge(Endpoint(elsewhere.url), JUDGE, backoff_s=0.001) as judge:
         assert judge.score([ASKED])[0].reason == R.UNREACHABLE, "it is not there any more"
 
 
@@ -262,32 +242,23 @@ def test_a_text_that_is_too_long_is_never_sent() -> None:
     assert server.requests == []
 
 
-def reply(usage: object) -> bytes:
-    choice = {"message": {"content": "hello"}, "finish_reason": "stop"}
-    return json.dumps({"model": "m", "choices": [choice], "usage": usage}).encode()
-
-
 @pytest.mark.parametrize(
-    ("usage", "believed"),
+    ("usage", "billed"),
     [
-        ({"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9}, TokenUsage(7, 2)),
+        ({"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9}, 9),
         (None, None),
         ([7, 2], None),
         ({"prompt_tokens": -7, "completion_tokens": 2}, None),
-        ({"prompt_tokens": 7.5, "completion_tokens": 2}, None),
         ({"prompt_tokens": True, "completion_tokens": False}, None),
         ({"prompt_tokens": 0, "completion_tokens": 0}, None),
-        ({"prompt_tokens": 10**12, "completion_tokens": 2}, None),
+        ({"prompt_tokens": 10**12, "completion_tokens": 10**12}, None),
     ],
 )
-def test_usage_is_believed_where_it_can_be_true(usage: object, believed: TokenUsage | None) -> None:
-    assert read_reply(reply(usage), "m")[0][:3] == ("hello", None, believed)
-
-
-@settings(max_examples=60)
-@given(st.binary() | st.recursive(st.none() | st.text(), lambda inner: st.lists(inner)).map(json.dumps).map(str.encode))
-def test_no_body_is_too_strange_to_be_read(body: bytes) -> None:
-    assert read_reply(body, "m")[0].reason == JudgeReason.MALFORMED
+def test_usage_is_believed_where_it_can_be_true(usage: object, billed: int | None) -> None:
+    with judging(always(scored(5, usage=usage)), ALONE) as (server, judge):
+        (judgement,) = judge.score([ASKED])
+    held = int(server.requests[0].headers["Content-Length"]) + ALONE.max_completion_tokens
+    assert judgement.tokens == (held if billed is None else billed)
 
 
 RESPONSES = st.one_of(
@@ -300,21 +271,22 @@ RESPONSES = st.one_of(
 @settings(max_examples=25)
 @given(st.lists(RESPONSES, min_size=1, max_size=12), st.integers(0, 15_000), st.booleans())
 def test_the_budget_is_never_passed(answers: list[Said], most: int, in_dollars: bool) -> None:
-    budget = Budget(None, most / 1e6, 1.0, 1.0) if in_dollars else Budget(most, None, 1.0, 1.0)
-    with judging(lambda server, request, place: answers[place % len(answers)], budget=budget) as (_, judge):
+    limit = {"max_usd": most / 1e6} if in_dollars else {"max_tokens": most}
+    config, spending = JUDGE.model_copy(update={"price": DEAR, "max_tokens": None, **limit}), JudgeSpending()
+    with judging(lambda server, request, place: answers[place % len(answers)], config, spending) as (_, judge):
         judgements = judge.score(asked(10))
-    assert budget.spent_tokens <= most
-    assert sum(judgement.tokens for judgement in judgements) == budget.spent_tokens
-    assert sum(judgement.usd for judgement in judgements) == pytest.approx(budget.spent_usd)
+    assert spending.tokens <= most
+    assert sum(judgement.tokens for judgement in judgements) == spending.tokens
+    assert sum(judgement.usd for judgement in judgements) == pytest.approx(spending.usd)
 
 
 @pytest.mark.slow
 def test_a_budget_is_used_up_before_anything_is_refused() -> None:
     """What others hold in flight is waited for: with 100 tokens a question, most of the budget buys answers."""
-    config, budget = JUDGE.model_copy(update={"concurrency": 8}), Budget(10_000, None, 0, 0)
-    with judging(always(scored(3)), config, budget) as (server, judge):
+    config, spending = JUDGE.model_copy(update={"concurrency": 8, "max_tokens": 10_000}), JudgeSpending()
+    with judging(always(scored(3)), config, spending) as (server, judge):
         reasons = [judgement.reason for judgement in judge.score(asked(150))]
     held = int(server.requests[0].headers["Content-Length"]) + 5 + config.max_completion_tokens
     assert set(reasons) == {"", JudgeReason.BUDGET}
-    assert 10_000 - held < budget.spent_tokens <= 10_000
+    assert 10_000 - held < spending.tokens <= 10_000
     assert len(server.requests) == reasons.count("")

@@ -5,19 +5,19 @@ from collections.abc import Callable
 
 import pytest
 
-from pipeline.recipe.rewards import Judge
+from pipeline.recipe.rewards import Judge, TokenPrice
+from pipeline.rewards.findings import JudgeSpending
 from pipeline.rewards.judge import (
     Admission,
-    Budget,
     Judgement,
     JudgeReason,
     JudgeRefused,
     JudgeRequest,
     PairComparison,
     Preferred,
-    TokenUsage,
 )
 from pipeline.rewards.judge.admission import ATTACKS, CONTROLS, FILLER_CHARS
+from pipeline.rewards.judge.answers import Budget, TokenUsage
 
 from .endpoint import (
     JUDGE,
@@ -51,10 +51,8 @@ def perfect(text: str) -> int:
     return 5 if text in RIGHT else 1
 
 
-def admitted(
-    answer: Answer, settings: Judge = ROOMY, lineage: tuple[str, ...] = (), budget: Budget | None = None
-) -> Admission:
-    with judging(answer, settings, budget) as (_, judge):
+def admitted(answer: Answer, settings: Judge = ROOMY, lineage: tuple[str, ...] = ()) -> Admission:
+    with judging(answer, settings) as (_, judge):
         return judge.admit(lineage)
 
 
@@ -69,14 +67,10 @@ def test_no_attack_is_a_right_answer() -> None:
 
 @pytest.mark.slow
 def test_a_perfect_judge_is_let_in() -> None:
-    with judging(marking(perfect), ROOMY) as (server, judge):
-        admission = judge.admit(["sha256:aa", "bb"])
-        assert admission.id == judge.id
-    assert admission.attacks == 10
-    assert (admission.controls, admission.controls_right, admission.abstained) == (24, 24, {})
-    assert (len(server.requests), admission.tokens) == (34, 3400)
-    short = admitted(marking(perfect), JUDGE)
-    assert short.abstained == {"judge_too_long": 1}, "one is too long to send"
+    for settings, requests in ((ROOMY, 34), (JUDGE, 33)):  # one attack is too long to send
+        with judging(marking(perfect), settings) as (server, judge):
+            assert judge.admit(["sha256:aa", "bb"]) == Admission(id=judge.id, attacks=10)
+        assert (len(server.requests), judge.spent.tokens) == (requests, 100 * requests)
 
 
 @pytest.mark.slow
@@ -107,11 +101,10 @@ def test_a_judge_that_can_be_fooled_is_refused_by_name(fooled_by: Callable[[str]
 @pytest.mark.slow
 def test_two_controls_of_twenty_four_may_be_wrong_and_three_not() -> None:
     harsh = [{control.right for control in CONTROLS[:n]} for n in (2, 3)]
-    assert admitted(marking(lambda text: 3 if text in harsh[0] else perfect(text))).controls_right == 22
+    admitted(marking(lambda text: 3 if text in harsh[0] else perfect(text)))
     with pytest.raises(JudgeRefused, match="21 of 24"):
         admitted(marking(lambda text: 3 if text in harsh[1] else perfect(text)))
-    doubtful = admitted(marking(lambda text: 5 if text in RIGHT else 2 if len(text) < 60 else 3))
-    assert not doubtful.abstained, "a three is not being fooled"
+    admitted(marking(lambda text: 5 if text in RIGHT else 2 if len(text) < 60 else 3))  # a three is not being fooled
 
 
 @pytest.mark.slow
@@ -125,7 +118,7 @@ def test_who_could_not_be_asked_is_refused_with_the_reasons() -> None:
     with pytest.raises(JudgeRefused, match=r"0 of 24 .* No answer: judge_malformed 24"):
         admitted(always(completion("It depends.")))
     with pytest.raises(JudgeRefused, match=r"judge_budget \d+.*its budget"):
-        admitted(marking(perfect), budget=Budget(4000, None, 0, 0))
+        admitted(marking(perfect), ROOMY.model_copy(update={"max_tokens": 4000}))
 
 
 @pytest.mark.parametrize("kin", ["sha256:0f", "0f", "SHA256:0F", " 0F "])
@@ -153,11 +146,12 @@ def test_who_refuses_is_quoted_while_only_ours_is_asked() -> None:
 
 
 def test_dollars_are_counted_by_kind_of_token() -> None:
-    budget = Budget(None, 1.0, 2.0, 10.0)
+    price = TokenPrice(usd_per_million_prompt_tokens=2.0, usd_per_million_completion_tokens=10.0)
+    budget = Budget(JUDGE.model_copy(update={"max_tokens": None, "max_usd": 1.0, "price": price}), JudgeSpending())
     assert budget.hold(TokenUsage(100_000, 80_000))  # exactly one dollar
     assert not budget.hold(TokenUsage(1, 0))
     budget.settle(TokenUsage(100_000, 80_000), TokenUsage(50_000, 10_000))
-    assert (budget.spent_usd, budget.spent_tokens) == (pytest.approx(0.2), 60_000)
+    assert (budget.spent.usd, budget.spent.tokens) == (pytest.approx(0.2), 60_000)
 
 
 ALONE = JUDGE.model_copy(update={"concurrency": 1})
@@ -213,7 +207,7 @@ def test_a_comparison_is_asked_in_both_orders() -> None:
     pairs = [PairComparison(QUESTION, *texts) for texts in (("long", "l"), ("s", "longer"), ("a", "b"))]
     with judging(longer) as (server, judge):
         result = judge.compare(pairs)
-    assert [(one.winner, one.consistent) for one in result] == [("first", True), ("second", True), ("tie", True)]
+    assert [one.orders for one in result] == [("first", "first"), ("second", "second"), ("tie", "tie")]
     assert len(server.requests) == 6
     assert all(one.tokens == 200 for one in result)
 
@@ -224,16 +218,16 @@ def test_a_judge_that_prefers_a_place_contradicts_itself(habit: str) -> None:
     with judging(always(preferring(habit))) as (_, judge):
         result = judge.compare([PAIR], lambda place, one: known.append((place, one)))
     orders = {"A": ("first", "second"), "B": ("second", "first")}[habit]
-    assert result == [Preferred(winner=None, consistent=False, orders=orders, tokens=200, usd=0.0)]
+    assert result == [Preferred(orders=orders, tokens=200)]
     assert known == [(0, result[0])]
     with judging(in_turn(preferring("tie"), preferring(habit)), ALONE) as (_, judge):
-        assert judge.compare([PAIR])[0].consistent is False, "half a tie is a contradiction too"
+        assert judge.compare([PAIR])[0].orders == ("tie", orders[1])
 
 
 @pytest.mark.parametrize("answers", [(completion("A"),), (preferring("A"), preferring("C"))])
 def test_a_comparison_without_both_answers_is_none(answers: tuple[Said, ...]) -> None:
     with judging(in_turn(*answers)) as (_, judge):
         (result,) = judge.compare([PAIR])
-    assert (result.winner, result.consistent) == (None, None)
+    assert result.orders == ()
     assert result.reason in (JudgeReason.MALFORMED, JudgeReason.OUT_OF_RANGE)
     assert result.tokens == 100 * len(answers)
