@@ -34,7 +34,7 @@ from pipeline.views.iteration import reward_distribution
     "pipeline/rewards",
     checks={
         "coverage": "Enough of the traces have a label.",
-        "agrees_with_people": "Labels rank answers as people's reviews do.",
+        "agrees_with_people": "Labels are on the side of people's reviews.",
         "distribution_is_stable": "Rewards are spread as in the iteration before.",
         "custom_reward_varies": "The recipe's own function tells completions apart.",
     },
@@ -77,7 +77,7 @@ def _metadata(labels: RewardLabels) -> dict[str, Any]:
 
 def _checks(labels: RewardLabels, settings: Rewards) -> Iterator[dg.AssetCheckResult]:
     """Warnings: none of them stops the run, each of them is a reason to look before trusting the labels."""
-    rho, drift, custom = labels.humans.rank_correlation, labels.drift, labels.components["custom"]
+    noise, drift, custom = labels.human_noise, labels.drift, labels.components["custom"]
     yield warning(
         "coverage",
         labels.coverage >= settings.min_coverage,
@@ -85,9 +85,9 @@ def _checks(labels: RewardLabels, settings: Rewards) -> Iterator[dg.AssetCheckRe
     )
     yield warning(
         "agrees_with_people",
-        rho.low is not None and rho.low >= settings.min_rank_correlation,
-        f"Spearman's rho between reward and {labels.humans.reviews} reviews: {rho}; its lower bound has to reach "
-        f"{settings.min_rank_correlation:.2f}. Reviews are asked for by: pt reviews write",
+        noise.high is not None and noise.high <= settings.max_human_noise,
+        f"Share of reviewed labels on whose side people disagree: {noise}; its upper bound may be "
+        f"{settings.max_human_noise:.2f}. Reviews are asked for by: pt reviews write",
     )
     yield warning(
         "distribution_is_stable",

@@ -42,7 +42,7 @@ def preference_dataset(
         reward_labels.dataset,
         held_apart(work, reward_labels.dataset, datetime.now(UTC)),
         lambda: consented(work.store, work.lake, work.iteration.dataset),
-        Trust(human=reward_labels.humans.noise),
+        Trust(human=reward_labels.human_noise),
         ScoredSamples(samples.dataset, reward_model if work.recipe.rewards.reward_model is not None else None),
     )
     context.log.info(f"{dataset.pairs.rows:,} pairs and {dataset.prompts.rows:,} prompts")

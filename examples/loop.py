@@ -72,7 +72,7 @@ def main(folder: str, *overrides: str) -> GateVerdict | None:
         return consented(store, work.lake, iteration.dataset)
 
     apart = held_apart(work, labels.dataset, datetime.now(UTC))
-    preferences = build(work, labels.dataset, apart, agreed, Trust(human=labels.humans.noise))
+    preferences = build(work, labels.dataset, apart, agreed, Trust(human=labels.human_noise))
     compute = recipe.compute
     cost = expect_for(champion.uri, preferences.evidence, recipe.training, compute.accelerator, compute.devices)
     plan = plan_training(work, preferences, cost, agreed)

@@ -11,7 +11,7 @@ from pipeline.core.estimate import UNKNOWN
 from pipeline.core.iteration import Iteration
 from pipeline.core.layout import GOVERNED, LATEST
 from pipeline.core.storage import DatasetRef, ModelRef, Store
-from pipeline.rewards.records import LABELS, HumanAgreement, RewardLabels
+from pipeline.rewards.records import LABELS, RewardLabels
 from pipeline.traces.records import GovernedTraces
 
 
@@ -41,7 +41,7 @@ def label(
     record = RewardLabels(
         iteration=id, dataset=DatasetRef(uri=str(folder), rows=rows, digest="d"), labelled=rows, coverage=1.0,
         unlabelled={}, outcomes={}, profiles={}, mean_reward=0.5, histogram=(0,) * 20, components={},
-        judge=None, humans=HumanAgreement(rank_correlation=UNKNOWN, noise=UNKNOWN, reviews=0), drift=None, set_aside={},
+        judge=None, human_noise=UNKNOWN, drift=None,
         checked=0, remembered=0, tokens=0, usd=0.0,
     )  # fmt: skip
     store.write(iteration.path("reward_labels.json"), record)

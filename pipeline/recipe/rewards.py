@@ -242,8 +242,9 @@ class Rewards(Section):
     """A scorer trained on users' thumbs, for completions without a reference; null: none is trained."""
     review_rows: Annotated[PositiveInt, Operational] = 200
     """Labels drawn at random for a week's sheet, which people score, at most."""
-    min_rank_correlation: ClassVar[float] = 0.7
-    """Lower 95% bound of Spearman's rho between reward and people; below it the labels carry a warning."""
+    max_human_noise: ClassVar[float] = 0.25
+    """Upper 95% bound of the share of reviewed labels on whose side people disagree; above it the labels carry a
+    warning."""
 
     @model_validator(mode="after")
     def _custom_is_weighed(self) -> Self:

@@ -2,7 +2,6 @@
 component that should have a value and has none is not one that does not apply; a label that failed is never 0."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from pipeline.recipe.rewards import Rewards, Weights
@@ -73,13 +72,3 @@ def verified(
     score = grade.outcome.score
     correct = Finding(None, grade.outcome.value) if score is None else Finding(score)
     return {"correct": correct, **measure(check.completion, check.kind, latency_s, settings.rules)}
-
-
-def score_fresh(
-    check: VerifierTask, grade: Grade, settings: Rewards, others: Mapping[str, Finding] = MappingProxyType({})
-) -> Reward:
-    """The reward of a completion that was sampled just now, from a prompt with a reference.
-
-    `others`: findings of scorers other than verifier and rules, such as the user's own function.
-    """
-    return compose({**verified(check, grade, settings), **others}, "verified", settings)

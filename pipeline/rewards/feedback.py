@@ -4,7 +4,6 @@ Settled once for a window, in `iterations/<id>/opinions/`, a file for each of it
 from __future__ import annotations
 
 import tempfile
-from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -141,12 +140,3 @@ def settle_window(context: IterationContext, lake: Lake, window: Window) -> Path
             of_day = pc.is_in(table["trace_id"], pa.chunked_array(asked, pa.string()).combine_chunks())
             pq.write_table(table.filter(of_day), staging / f"{day}.parquet")
     return store.path(folder)
-
-
-def count_set_aside(folder: Path) -> dict[str, int]:
-    """Rated traces whose feedback does not count, by reason."""
-    reasons: Counter[str] = Counter()
-    for path in sorted(folder.glob("*.parquet")):
-        reasons.update(pq.read_table(path, columns=["reason"])["reason"].to_pylist())
-    del reasons[""]
-    return dict(sorted(reasons.items()))

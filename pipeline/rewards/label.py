@@ -27,7 +27,7 @@ from pipeline.rewards.custom import (
     custom_key,
     wants_custom,
 )
-from pipeline.rewards.feedback import count_set_aside, settle_window
+from pipeline.rewards.feedback import settle_window
 from pipeline.rewards.findings import FindingLine, Source, journal, key_of, known, said
 from pipeline.rewards.judge import Endpoint
 from pipeline.rewards.judge_stage import audits, judge_key, judge_traces, wants_judge
@@ -121,11 +121,10 @@ def label_traces(context: IterationContext, endpoint: Endpoint | None, lineage: 
             complete(iteration.dataset, sum(part.rows for part in done))
             for torn in staging.glob(".*"):  # of a worker that was lost
                 torn.unlink()
-            aside = count_set_aside(opinions)
         path = store.path(folder)
         dataset = DatasetRef(uri=str(path), rows=iteration.dataset.rows, digest=digest_dir(path))
         counts = LabelCounts(*(sum(column) for column in zip(*done, strict=True))) if done else LabelCounts(0, 0, 0)
-        return summarise(context, dataset, panel, counts, aside)
+        return summarise(context, dataset, panel, counts)
 
     # Of two runs at once the second meets the labels of the first.
     with store.alone(iteration.path(layout.LABELLING_LOCK)):

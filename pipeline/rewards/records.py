@@ -80,15 +80,6 @@ class Drift(Record):
     mean_change: float
 
 
-class HumanAgreement(Record):
-    """What people's reviews say of the labels."""
-
-    rank_correlation: Estimate
-    noise: Estimate
-    """Share of reviewed labels on whose side of 0.5 people disagree."""
-    reviews: int
-
-
 class JudgeReport(Record):
     """The judge of an iteration: who, what it did and what that cost. Empty where the recipe names none."""
 
@@ -121,11 +112,10 @@ class RewardLabels(Record):
     """Labels in 20 equal bins of [0, 1]."""
     components: dict[str, ComponentSummary]
     judge: JudgeReport | None
-    humans: HumanAgreement
+    human_noise: Estimate
+    """Share of the labels that people reviewed on whose side of 0.5 they disagree."""
     drift: Drift | None
     """None for the first iteration."""
-    set_aside: dict[str, int]
-    """Rated traces whose feedback did not count, by reason."""
     checked: int
     """Verdicts computed for this table; the others were there from an earlier run or iteration."""
     remembered: int

@@ -3,8 +3,8 @@ population stability index of `final_reward`: the sum over bins of (p - q) ln(p 
 
 import json
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.core import layout
-from pipeline.core.estimate import rank_correlation, share
+from pipeline.core.estimate import Estimate, share
 from pipeline.core.journal import JournalEntry, open_journal
 from pipeline.core.storage import DatasetRef, Store
 from pipeline.rewards import reviews
@@ -24,7 +24,6 @@ from pipeline.rewards.records import (
     LOGGED,
     ComponentSummary,
     Drift,
-    HumanAgreement,
     JudgeReport,
     RewardLabels,
 )
@@ -60,7 +59,6 @@ def summarise(
     dataset: DatasetRef,
     panel: JudgeReport,
     counts: LabelCounts,
-    set_aside: Mapping[str, int],
 ) -> RewardLabels:
     """The record of a published label table; the iteration's distribution of rewards is noted for the next one."""
     store, iteration = context.store, context.iteration
@@ -88,9 +86,8 @@ def summarise(
         histogram=histogram,
         components=spoken,
         judge=panel if context.recipe.rewards.judge else None,
-        humans=human_agreement(labels, survey.reviewed),
+        human_noise=human_noise(labels, survey.reviewed),
         drift=drift(store, distribution),
-        set_aside=dict(set_aside),
         checked=counts.checked,
         remembered=counts.remembered,
         tokens=panel.tokens,
@@ -123,25 +120,22 @@ def _component(labels: pa.Table, name: str) -> ComponentSummary:
     )
 
 
-def human_agreement(labels: pa.Table, reviewed: Sequence[ReviewedLabel]) -> HumanAgreement:
-    """People against the labels as they are now, on the reviewed rows that still have a label.
+def human_noise(labels: pa.Table, reviewed: Sequence[ReviewedLabel]) -> Estimate:
+    """Share of the reviewed labels, as they are now, on whose side people disagree.
 
-    A trace that was drawn in several weeks counts once, with the mean of its reviews. A mean of exactly 0.5 takes no
-    side, so it enters the correlation and not the noise. `labels` needs trace_id, observation_id and final_reward.
+    A trace that was drawn in several weeks counts once, with the mean of its reviews; a mean of exactly 0.5 takes no
+    side. `labels` needs trace_id, observation_id and final_reward.
     """
     asked = pa.array(sorted({review.trace_id for review in reviewed}), pa.string())
     kept = labels.filter(pc.is_in(labels["trace_id"], asked))
     rows = zip(*(kept[name].to_pylist() for name in ("trace_id", "observation_id", "final_reward")), strict=True)
     rewards = {(trace, place): reward for trace, place, reward in rows if reward is not None}
-    scores: dict[tuple[str, str], list[float]] = {}
+    scores: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     for review in reviewed:
-        key = (review.trace_id, review.observation_id)
-        if key in rewards:
-            scores.setdefault(key, []).append(review.score)
-    pairs = [(rewards[key], sum(given) / len(given)) for key, given in sorted(scores.items())]
-    sides = [(reward > 0.5) != (score > 0.5) for reward, score in pairs if score != 0.5]
-    rho = rank_correlation([reward for reward, _ in pairs], [score for _, score in pairs])
-    return HumanAgreement(rank_correlation=rho, noise=share(sum(sides), len(sides)), reviews=len(pairs))
+        scores[review.trace_id, review.observation_id].append(review.score)
+    means = {key: sum(given) / len(given) for key, given in scores.items() if key in rewards}
+    sides = [(rewards[key] > 0.5) != (score > 0.5) for key, score in means.items() if score != 0.5]
+    return share(sum(sides), len(sides))
 
 
 def drift(store: Store, own: RewardDistribution) -> Drift | None:

@@ -9,7 +9,7 @@ from typing import Any
 from pipeline.core.conversation import in_one_form, to_prompt
 from pipeline.recipe import Rewards
 from pipeline.recipe.rewards import VerifierKind
-from pipeline.rewards.composite import Reward, compose, score_fresh
+from pipeline.rewards.composite import Reward, compose, verified
 from pipeline.rewards.custom import CustomScorer, CustomTask
 from pipeline.rewards.records import COMPONENTS, DOES_NOT_APPLY, Finding
 from pipeline.rewards.rules import measure
@@ -90,7 +90,7 @@ class RewardFunction:
             others = [{"custom": score.finding} for score in self._custom(tasks)]
         grades = self._check(list(checks.values()))
         return {
-            fresh: score_fresh(check, grade, self._settings, findings)
+            fresh: compose({**verified(check, grade, self._settings), **findings}, "verified", self._settings)
             for (fresh, check), grade, findings in zip(checks.items(), grades, others, strict=True)
         }
 

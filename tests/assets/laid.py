@@ -12,7 +12,7 @@ from pipeline.core.estimate import UNKNOWN
 from pipeline.core.iteration import Iteration, identify
 from pipeline.core.storage import CheckpointRef, DatasetRef, ModelRef, Store
 from pipeline.recipe import Recipe, Rewards, Training, TrainingSettings, load
-from pipeline.rewards.records import HumanAgreement, RewardLabels
+from pipeline.rewards.records import RewardLabels
 from pipeline.traces.records import DayReport, FileReport, GovernedTraces, Reason
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import CAUSES, Goodput, Health, HealthFinding, Preemption, TrainingResult
@@ -69,8 +69,8 @@ class Laid:
         labels = RewardLabels(
             iteration=iteration.id, dataset=NOWHERE, labelled=60, coverage=0.75, unlabelled={"no_signal": 20},
             outcomes={}, profiles={"verified": 60}, mean_reward=0.5, histogram=(3,) * 20, components={},
-            judge=None, drift=None, set_aside={}, checked=60, remembered=0, tokens=0, usd=0.0,
-            humans=HumanAgreement(rank_correlation=UNKNOWN, noise=UNKNOWN, reviews=0),
+            judge=None, drift=None, checked=60, remembered=0, tokens=0, usd=0.0,
+            human_noise=UNKNOWN,
         ).model_copy(update=changes)  # fmt: skip
         self.store.write(iteration.path(layout.LABELS), labels)
 

@@ -32,7 +32,6 @@ SCORED_AT_ONCE = 32
 SETTINGS_FILE, HEAD_FILE = "scorer.json", "head.safetensors"
 UNENDED = Finding(0.0)
 """An answer without its end token is worth nothing: no model here has ever seen a user rate one."""
-PARTS: tuple[UserPart, ...] = ("train", "validation", "held_out")
 RatedIds = tuple[list[int], float]
 """The tokens of a conversation with its answer, and whether its user's thumb was up: 1, or 0."""
 
@@ -134,19 +133,18 @@ def train(job: RewardModelJob, emit: Callable[[str], None]) -> RewardModelOutcom
     parts: dict[str, UserPart] = {rows[at].user: part for at in usable if (part := rows[at].part)}
     if lacks := too_little([(rows[at].user, rows[at].up) for at in usable], parts):
         return RewardModelOutcome(not_trained=lacks, unusable=unusable)
-    of_part: dict[UserPart, list[int]] = {part: [at for at in usable if rows[at].part == part] for part in PARTS}
-    trained, validation = ([(usable[at], float(rows[at].up)) for at in of_part[part]] for part in PARTS[:2])
-    losses = _fit(model, trained, validation, job.settings, emit)
+    trained, validation = (
+        [(ids, float(rows[at].up)) for at, ids in usable.items() if rows[at].part == part]
+        for part in ("train", "validation")
+    )
+    _fit(model, trained, validation, job.settings, emit)
     model.save(Path(job.target))
     scored = [at for at, row in enumerate(rows) if row.part in ("held_out", None)]
     texts = [AnsweredChat(json.loads(rows[at].prompt), rows[at].completion) for at in scored]
     findings = model.score(texts)
     return RewardModelOutcome(
-        epoch=losses.index(min(losses)) + 1,
-        validation_losses=tuple(losses),
         scores={at: each.value for at, each in zip(scored, findings, strict=True)},
         unusable=unusable,
-        split={name: (len(held), len({rows[at].user for at in held})) for name, held in of_part.items()},
     )
 
 
@@ -156,8 +154,8 @@ def _fit(
     validation: Sequence[RatedIds],
     settings: RewardModelSettings,
     emit: Callable[[str], None],
-) -> list[float]:
-    """The validation loss after each epoch. The model is left in evaluation, with the weights of the first best one."""
+) -> None:
+    """The model is left in evaluation, with the weights of the epoch of the least validation loss."""
     encoder = list(model.encoder.parameters())
     optimiser = torch.optim.AdamW(
         [
@@ -190,7 +188,6 @@ def _fit(
     model.encoder.load_state_dict(weights)
     with torch.no_grad():
         model.head.copy_(head)
-    return losses
 
 
 def _loss(model: RewardModel, batch: Sequence[RatedIds]) -> torch.Tensor:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from pipeline.core.estimate import UNKNOWN, Estimate, share
+from pipeline.core.estimate import UNKNOWN, Estimate
 from pipeline.core.storage import ModelRef, Record
 from pipeline.recipe.rewards import RewardModelSettings, Weights
 
@@ -51,8 +51,6 @@ class ThumbCounts(Record):
     """Those that counted, of all users."""
     users: int = 0
     """Users behind them: the user, else the session, else the trace itself."""
-    up: Estimate = UNKNOWN
-    """Share of thumbs up."""
     left_out: dict[str, int] = {}  # noqa: RUF012 (a pydantic field: copied for each instance)
     """Rows with feedback that did not count, by reason."""
 
@@ -81,16 +79,10 @@ class RewardModelReport(Record):
     reasons: tuple[str, ...] = ()
     """The rule's figures that do not hold, each with what was measured; empty for an admitted model."""
     counts: ThumbCounts = ThumbCounts()
-    split: dict[UserPart, tuple[int, int]] = {}  # noqa: RUF012
-    """Thumbs and users of each part; no user is in two."""
     auc: Estimate = UNKNOWN
     """Against held-out users' thumbs. 95% interval: percentiles of a bootstrap over users. `n`: thumbs. It is capped by
     the noise of the thumbs, so it is no measure of quality by itself."""
     probes: tuple[ProbeResult, ...] = ()
-    epoch: int = 0
-    """The epoch whose weights stayed, from 1."""
-    validation_losses: tuple[float, ...] = ()
-    """Binary cross-entropy on the validation users, after each epoch."""
     base: ModelRef | None = None
     """What it was trained from."""
     seconds: float = 0.0
@@ -131,14 +123,10 @@ class RewardModelOutcome(Record):
     """What the process came to."""
 
     not_trained: str = ""
-    epoch: int = 0
-    validation_losses: tuple[float, ...] = ()
     scores: dict[int, float | None] = {}  # noqa: RUF012 (a pydantic field: copied for each instance)
     """Of the held-out thumbs and the probes, by the row's place."""
     unusable: dict[str, int] = {}  # noqa: RUF012
     """Thumbs that could not be read by the model, by reason."""
-    split: dict[UserPart, tuple[int, int]] = {}  # noqa: RUF012
-    """Thumbs and users of each part that were used."""
 
 
 def thumbs_of(rated: Sequence[Thumb], left_out: Mapping[str, int]) -> tuple[list[Thumb], ThumbCounts]:
@@ -154,7 +142,6 @@ def thumbs_of(rated: Sequence[Thumb], left_out: Mapping[str, int]) -> tuple[list
     counts = ThumbCounts(
         thumbs=len(thumbs),
         users=len({thumb.user_id for thumb in thumbs}),
-        up=share(sum(thumb.up for thumb in thumbs), len(thumbs)),
         left_out={reason: n for reason, n in sorted(reasons.items()) if n},
     )
     return thumbs, counts

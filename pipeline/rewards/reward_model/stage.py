@@ -167,11 +167,8 @@ def _measured(
         probes.append(ProbeResult(name=probe.name, kind=probe.kind, ordered_right=ordered, passes=passes))
     against = objections(settings, report.counts, area, probes)
     return {
-        "split": outcome.split,
         "auc": area,
         "probes": tuple(probes),
-        "epoch": outcome.epoch,
-        "validation_losses": outcome.validation_losses,
         "admitted": not against,
         "reasons": against,
     }

@@ -5,7 +5,7 @@ from pytest import approx, mark, raises
 
 from pipeline.recipe.custom import CustomReward
 from pipeline.recipe.rewards import Rewards, Weights
-from pipeline.rewards.composite import compose, profile_of, score_fresh, weights_of
+from pipeline.rewards.composite import compose, profile_of, verified, weights_of
 from pipeline.rewards.records import ABSENT, COMPONENTS, DOES_NOT_APPLY, Finding
 from pipeline.rewards.verifiers import Grade, Outcome, VerifierTask
 
@@ -102,7 +102,7 @@ def test_a_reward_is_in_range_or_null_with_a_reason(findings: dict, profile: str
     [(Outcome.correct, 1.0), (Outcome.wrong, 0.15 / 1.15), (Outcome.timeout, None), (Outcome.error, None)],
 )
 def test_a_fresh_completion_is_worth_what_a_logged_one_is(outcome: Outcome, reward: float | None) -> None:
-    fresh = score_fresh(VerifierTask(LONG, "30"), Grade(outcome, "30"), SETTINGS)
+    fresh = compose(verified(VerifierTask(LONG, "30"), Grade(outcome, "30"), SETTINGS), "verified", SETTINGS)
     assert fresh.final_reward == (None if reward is None else approx(reward))
     assert fresh.profile == "verified"
     assert fresh.reason == ("" if reward is not None else outcome.value)

@@ -15,11 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.core.estimate import UNKNOWN
 from pipeline.core.removal import make
 from pipeline.core.storage import DatasetRef, Store
 from pipeline.rewards import reviews
-from pipeline.rewards.records import LABELS, HumanAgreement, RewardLabels
+from pipeline.rewards.records import LABELS, RewardLabels
 
 WEEK = "2026-W47"
 CELLS = st.text() | st.text(alphabet="=+-@,;\t\r\n\"' a1|\ufeff\x00\u2028\uff1d")
@@ -41,9 +40,8 @@ def published(folder: Path, rows: list[dict[str, Any]]) -> RewardLabels:
     """A label table on disk, and as much of its record as a review reads."""
     (folder / "labels").mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist(rows, schema=LABELS), folder / "labels" / "part.parquet")
-    humans = HumanAgreement(rank_correlation=UNKNOWN, noise=UNKNOWN, reviews=0)
     dataset = DatasetRef(uri=str(folder / "labels"), rows=len(rows), digest="d")
-    return RewardLabels.model_construct(iteration="i", dataset=dataset, humans=humans)
+    return RewardLabels.model_construct(iteration="i", dataset=dataset)
 
 
 def drawn(store: Store, folder: Path, *rows: dict[str, Any], most: int = 200) -> Path:

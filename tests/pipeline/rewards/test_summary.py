@@ -5,12 +5,12 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.core.estimate import UNKNOWN, share
 from pipeline.core.storage import Store
 from pipeline.rewards.records import LABELS, LOGGED
 from pipeline.rewards.reviews import ReviewedLabel
@@ -18,7 +18,7 @@ from pipeline.rewards.summary import (
     RewardDistribution,
     components,
     drift,
-    human_agreement,
+    human_noise,
     stability_index,
 )
 
@@ -50,27 +50,15 @@ def test_a_null_is_absent_or_has_a_reason_and_is_never_a_zero() -> None:
 def test_a_table_without_rows_says_nothing() -> None:
     empty = LABELS.empty_table()
     assert {each.count for each in components(empty).values()} == {0}
-    assert human_agreement(empty, []).rank_correlation.value is None
+    assert human_noise(empty, []) == UNKNOWN
 
 
 def test_people_are_held_against_the_labels_as_they_are_now() -> None:
     labels = table([{"final_reward": at / 10} for at in range(11)] + [{"final_reward": None, "reason": "timeout"}])
     reviews = [review(at, at / 10) for at in range(11)]
     reviews += [review(11, 1.0), review(99, 0.0), review(4, 1.0, observation_id="new")]
-    result = human_agreement(labels, reviews)
-    assert result.reviews == 11
-    assert result.rank_correlation.value == pytest.approx(1)
-    assert (result.noise.value, result.noise.n) == (0.0, 10)  # at 0.5 a person takes no side
-
-
-def test_noise_is_the_share_of_labels_on_the_other_side() -> None:
-    rng = np.random.default_rng(3)
-    rewards = (rng.random(2_000) < 0.5).astype(float)
-    slips = rng.random(2_000) < 0.2
-    reviews = [review(at, abs(reward - slip)) for at, (reward, slip) in enumerate(zip(rewards, slips, strict=True))]
-    result = human_agreement(table([{"final_reward": reward} for reward in rewards]), reviews)
-    assert result.noise.value == np.mean(slips)
-    assert result.rank_correlation.value == pytest.approx(1 - 2 * np.mean(slips), abs=0.01)
+    assert human_noise(labels, reviews) == share(0, 10)  # at 0.5 a person takes no side
+    assert human_noise(labels, [*reviews, *(review(at, 1.0) for at in (0, 2))]) == share(1, 9), "means of two"
 
 
 def distribution(iteration: str, number: int = 0, **changes: Any) -> RewardDistribution:

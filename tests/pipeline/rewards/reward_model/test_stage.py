@@ -59,7 +59,6 @@ def test_a_planted_taste_is_found_and_no_row_is_kept(polite: Planted) -> None:
     report, folder = polite.report, polite.store.path(iteration_of(polite.store).path())
     assert report.admitted, report.reasons
     assert (report.auc.value or 0) > 0.8, "nine thumbs in ten are right: no scorer of them has more than .9"
-    assert {part: users for part, (_, users) in report.split.items()} == {"train": 34, "validation": 4, "held_out": 12}
     assert report.base == model_ref(MODEL_DIR)
     assert report.model is not None and digest_dir(Path(report.model.uri)) == report.model.digest
     assert files_of(polite.store) == KEPT
