@@ -86,6 +86,7 @@ def test_workers_stay_up_and_are_replaced(one: Pool[tuple[str, str], str]) -> No
     first = worker()
     assert worker() == first
     os.kill(first, signal.SIGKILL)  # while it is idle
+    _until(lambda: not multiprocessing.active_children())
     second = worker()
     assert second != first
     assert worker() == second
