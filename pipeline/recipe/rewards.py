@@ -123,8 +123,6 @@ class Judge(Section):
     """Requests in flight at once."""
     timeout_s: PositiveFloat = 60.0
     """From a request to the last byte of its response."""
-    batch_timeout_s: ClassVar[float] = 300.0
-    """For all completions of one batch of a training; what the judge has not answered by then has no score."""
     attempts: PositiveInt = 4
     """Of one request, with back-off between them, for what may pass: no connection, 429, 5xx."""
     max_completion_tokens: PositiveInt = 256

@@ -73,8 +73,6 @@ def ask_judge(
         return JudgeReport(
             id=session.id,
             unasked=stage.unasked,
-            asked=stage.asked,
-            remembered=stage.remembered,
             tokens=spent.tokens,
             usd=spent.usd,
         )
@@ -92,7 +90,6 @@ class _JudgeStage:
         self._everywhere = settled(context.store)
         self._audits = 0
         self.unasked = "judge_unasked"
-        self.asked = self.remembered = 0
 
     def new_day(self, day: str) -> None:
         """The journal of a day is about its own traces."""
@@ -102,8 +99,6 @@ class _JudgeStage:
         judged = [sample for sample in batch if wants_judge(sample, self._settings)]
         wanted = {judge_key(self._session.id, sample): sample for sample in (*judged, *self._audited(batch))}
         todo = [(key, each) for key, each in wanted.items() if not self._knows(key, each)]
-        self.asked += len(todo)
-        self.remembered += len(wanted) - len(todo)
         if todo:
             self._admit()
 

@@ -86,9 +86,6 @@ class JudgeReport(Record):
     id: str = ""
     unasked: str = "judge_unasked"
     """Why it said nothing of a completion that it should have been asked about."""
-    asked: int = 0
-    remembered: int = 0
-    """Answers that were there already, from an earlier run or iteration."""
     tokens: int = 0
     usd: float = 0.0
 

@@ -2,17 +2,17 @@
 is 1 less seq-rep-4 (arXiv 1908.04319). All in linear time, for any text."""
 
 import ast
-import json
 import math
 import re
 import warnings
-from typing import NoReturn
+from contextlib import suppress
 
 from pipeline.core.conversation import split
 from pipeline.recipe.rewards import Rules, VerifierKind
 from pipeline.rewards.records import DOES_NOT_APPLY, Finding
 from pipeline.rewards.verifiers.answers import final_answer, visible
-from pipeline.rewards.verifiers.code import blocks, python_block
+from pipeline.rewards.verifiers.code import python_block
+from pipeline.rewards.verifiers.structured import json_of
 
 NGRAM = 4
 MAX_PARSED_CHARS = 20_000
@@ -52,8 +52,9 @@ def _well_formed(text: str, kind: VerifierKind) -> bool:
         code = python_block(text) or ""
         return bool(code.strip()) and _parses(code)
     if kind == "json_schema":
-        json_blocks = [body for language, body in blocks(text) if language == "json"]
-        return any(map(_is_json, [text, *json_blocks[-1:]]))
+        with suppress(ValueError, RecursionError):  # of a number or a nesting that Python does not read
+            return json_of(text) is not None
+        return False
     if kind == "calls":
         return bool(split(text)[1])
     return final_answer(text) is not None
@@ -70,15 +71,3 @@ def _parses(code: str) -> bool:
     except (SyntaxError, ValueError, MemoryError, RecursionError, OverflowError):
         return False
     return True
-
-
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text, parse_constant=_refuse)
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")

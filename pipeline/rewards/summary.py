@@ -48,7 +48,6 @@ class LabelCounts(NamedTuple):
 class RewardDistribution(JournalEntry, kw_only=True):
     """How an iteration's labels (its id is the key) are spread over equal bins of [0, 1], and their mean."""
 
-    number: int
     model_name: str
     histogram: tuple[int, ...]
     mean: float
@@ -65,9 +64,7 @@ def summarise(
     labels = pq.read_table(dataset.uri, columns=[name for name in LABELS.names if name not in TEXTS])
     rewards: Any = labels["final_reward"].drop_null().to_numpy()
     mean, histogram = float(rewards.mean()) if len(rewards) else 0.0, histogram_of(rewards)
-    distribution = RewardDistribution(
-        key=iteration.id, number=iteration.number, model_name=iteration.model_name, histogram=histogram, mean=mean
-    )
+    distribution = RewardDistribution(key=iteration.id, model_name=iteration.model_name, histogram=histogram, mean=mean)
     spoken = components(labels)
     survey = reviews.survey(store)
     for problem in survey.problems:
@@ -141,8 +138,7 @@ def human_noise(labels: pa.Table, reviewed: Sequence[ReviewedLabel]) -> Estimate
 def drift(store: Store, own: RewardDistribution) -> Drift | None:
     """Note an iteration's distribution, and compare it with the one before; None where no earlier one has labels.
 
-    The one before is, of the same model and of this number or a lower one, the last that was noted: several iterations
-    have the same number when their candidates were not promoted. An iteration that is run again keeps its place.
+    The one before is the last that was noted of the same model. An iteration that is run again keeps its place.
     """
     with open_journal(store.path(layout.DISTRIBUTIONS), RewardDistribution) as journal:
         noted = {each.key: each for each in journal.read()}
@@ -151,13 +147,11 @@ def drift(store: Store, own: RewardDistribution) -> Drift | None:
     earlier = [
         each
         for each in takewhile(lambda each: each.key != own.key, noted.values())
-        if (each.model_name, len(each.histogram)) == (own.model_name, len(own.histogram))
-        and each.number <= own.number
-        and sum(each.histogram) > 0
+        if each.model_name == own.model_name and sum(each.histogram) > 0
     ]
     if not earlier or not sum(own.histogram):
         return None
-    last = max(reversed(earlier), key=lambda each: each.number)
+    last = earlier[-1]
     return Drift(
         against=last.key,
         stability_index=stability_index(last.histogram, own.histogram),

@@ -141,8 +141,8 @@ class JudgeScores:
         self._known = {line.key: Finding(line.score, line.reason) for line in self._journal.read()}
 
     def __call__(self, answers: Sequence[FreshAnswer]) -> list[Finding]:
-        """Of each answer at its place; equal ones are asked about once. What has no answer when the batch's deadline
-        comes, or past the budget, is none, with the reason."""
+        """Of each answer at its place; equal ones are asked about once. What the judge does not answer in time, or past
+        the budget, is none, with the reason."""
         keys = [key_of("judge", self._session.id, answer.prompt, answer.text) for answer in answers]
         new = {key: answer for key, answer in zip(keys, answers, strict=True) if key not in self._known}
         if new:
@@ -154,5 +154,5 @@ class JudgeScores:
                 self._known[key] = Finding(score, reason)
 
             asked = [JudgeRequest(json.loads(answer.prompt), answer.text) for answer in new.values()]
-            self._session.score(asked, note, within_s=Judge.batch_timeout_s)
+            self._session.score(asked, note)
         return [self._known[key] for key in keys]

@@ -1,7 +1,6 @@
 """One question over HTTP: within the budget, the deadline, the concurrency and the size that were set, or not at all. A
 request counts as what the server says it took, else as the most that it can have taken."""
 
-import asyncio
 import json
 from collections.abc import Callable
 from typing import Any, NamedTuple, Self
@@ -67,8 +66,7 @@ class JudgeClient:
         self._budget = Budget(settings, spent)
         self._url, self._key = f"{endpoint.url.rstrip('/')}/chat/completions", endpoint.api_key
         self._http = HttpClient(endpoint, settings.concurrency, settings.timeout_s, settings.max_response_bytes)
-        self._settled = asyncio.Event()
-        self._in_flight = self._lost_in_a_row = 0
+        self._lost_in_a_row = 0
         self._left_out = frozenset[str]()
         self._told: set[str] = set()
         self.quotes_refusals = False
@@ -126,12 +124,8 @@ class JudgeClient:
         # No tokenizer makes more tokens than bytes, and the body's JSON outweighs a chat template's tags.
         most = TokenUsage(len(body), self._settings.max_completion_tokens)
         async with self._http.slots:
-            while not self._budget.hold(most):
-                if not self._in_flight:
-                    return JudgeReply(None, JudgeReason.BUDGET), NOTHING
-                self._settled.clear()
-                await self._settled.wait()  # what is in flight may take less than is held for it
-            self._in_flight += 1
+            if not self._budget.hold(most):
+                return JudgeReply(None, JudgeReason.BUDGET), NOTHING
             used = most  # a request that is cancelled may have been billed
             try:
                 reply = self._read(await self._http.exchange("POST", self._url, body, (200, *REFUSALS)))
@@ -139,8 +133,6 @@ class JudgeClient:
                     used = TokenUsage(*map(min, most, reply.used))
             finally:
                 self._budget.settle(most, used)
-                self._in_flight -= 1
-                self._settled.set()
         return reply, used
 
     def _read(self, reply: HttpReply) -> JudgeReply:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeAlias
@@ -52,17 +50,10 @@ class JudgeSession:
             self._loop.client.quotes_refusals = False
 
     def score(
-        self,
-        asked: Sequence[JudgeRequest],
-        done: Callable[[int, Judgement], None] | None = None,
-        within_s: float | None = None,
+        self, asked: Sequence[JudgeRequest], done: Callable[[int, Judgement], None] | None = None
     ) -> list[Judgement]:
-        """One judgement each, in their order. `done(place, judgement)` is called as soon as one is known.
-
-        `within_s`: seconds for all of them together; what has no answer by then is none, with the reason.
-        """
-        ends = None if within_s is None else time.monotonic() + within_s  # as the loop's own clock
-        return self._loop.all(asked, lambda each: self._score_until(ends, each), done)
+        """One judgement each, in their order. `done(place, judgement)` is called as soon as one is known."""
+        return self._loop.all(asked, self._score, done)
 
     def compare(
         self, asked: Sequence[PairComparison], done: Callable[[int, Preferred], None] | None = None
@@ -77,13 +68,6 @@ class JudgeSession:
         read = reply.reason if reply.content is None else read_score(reply.content)
         score, reason = ((read - 1) / 4, "") if isinstance(read, int) else (None, str(read))
         return Judgement(score=score, reason=reason, tokens=tokens, usd=usd)
-
-    async def _score_until(self, ends: float | None, asked: JudgeRequest) -> Judgement:
-        try:
-            async with asyncio.timeout_at(ends):
-                return await self._score(asked)
-        except TimeoutError:
-            return Judgement(score=None, reason=JudgeReason.TIMEOUT)
 
     async def _compare(self, asked: PairComparison) -> Preferred:
         if self._too_long(asked.messages, asked.first, asked.second):

@@ -145,8 +145,7 @@ def _how_it_ended(completion: subprocess.Popen[bytes], deadline: float) -> Grade
         return Grade(Outcome.timeout, "")
     if status == -signal.SIGKILL:  # it can't send signals, not even to itself
         return Grade(Outcome.error, "the kernel killed the completion, as it does when memory runs out")
-    how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
-    return Grade(Outcome.wrong, f"the completion ended its process: {how}")
+    return Grade(Outcome.wrong, f"the completion ended its process: {status}")
 
 
 @functools.cache

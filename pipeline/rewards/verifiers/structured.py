@@ -3,6 +3,7 @@ out of a schema is fetched. The time of a `pattern` has no bound: check_json run
 
 import json
 import re
+from contextlib import suppress
 from typing import Any, NoReturn, cast
 
 from pipeline.core.conversation import split
@@ -78,17 +79,22 @@ def check_json(completion: str, reference: str) -> Grade:
         Draft202012Validator.check_schema(schema)
     except (ValueError, SchemaError, RecursionError):
         return Grade(Outcome.unparsable_gold, "")
+    text, value = json_of(completion) or ("", None)
+    if not text:
+        return Grade(Outcome.no_answer, "")
+    try:
+        fits = Draft202012Validator(schema, registry=REGISTRY).is_valid(value)
+    except (Unresolvable, re.error):
+        return Grade(Outcome.unparsable_gold, text)
+    return Grade(Outcome.correct if fits else Outcome.wrong, text)
+
+
+def json_of(completion: str) -> tuple[str, Any] | None:
+    """The JSON that a completion is as a whole, or that its last fenced json block is, and its value."""
     for text in (completion.strip(), _last_block(visible(completion))):
-        try:
-            value = json.loads(text, parse_constant=_refuse)
-        except json.JSONDecodeError:
-            continue
-        try:
-            fits = Draft202012Validator(schema, registry=REGISTRY).is_valid(value)
-        except (Unresolvable, re.error):
-            return Grade(Outcome.unparsable_gold, text)
-        return Grade(Outcome.correct if fits else Outcome.wrong, text)
-    return Grade(Outcome.no_answer, "")
+        with suppress(json.JSONDecodeError):
+            return text, json.loads(text, parse_constant=_refuse)
+    return None
 
 
 def _last_block(text: str) -> str:

@@ -61,9 +61,9 @@ def test_people_are_held_against_the_labels_as_they_are_now() -> None:
     assert human_noise(labels, [*reviews, *(review(at, 1.0) for at in (0, 2))]) == share(1, 9), "means of two"
 
 
-def distribution(iteration: str, number: int = 0, **changes: Any) -> RewardDistribution:
+def distribution(iteration: str, **changes: Any) -> RewardDistribution:
     fields = {"model_name": "m", "histogram": (100,) * 20, "mean": 0.5}
-    return RewardDistribution(key=iteration, number=number, **{**fields, **changes})
+    return RewardDistribution(key=iteration, **{**fields, **changes})
 
 
 def before(store: Store, this: RewardDistribution) -> str | None:
@@ -76,12 +76,10 @@ def test_drift_compares_with_the_last_of_the_same_model(tmp_path: Path) -> None:
     assert before(store, distribution("first")) is None
     assert before(store, distribution("not-promoted")) == "first"
     assert before(store, distribution("other-model", model_name="n")) is None
-    assert before(store, distribution("champion", number=1)) == "not-promoted"
-    assert before(store, distribution("no-labels", number=1, histogram=(0,) * 20)) is None
-    assert before(store, distribution("coarser", number=1, histogram=(1,) * 10)) is None
-    assert before(store, distribution("next", number=2)) == "champion"
-    assert before(store, distribution("of-an-old-champion", number=1)) == "champion"
-    assert before(store, distribution("champion", number=1)) == "not-promoted", "it was run again"
+    assert before(store, distribution("champion")) == "not-promoted"
+    assert before(store, distribution("no-labels", histogram=(0,) * 20)) is None
+    assert before(store, distribution("next")) == "champion"
+    assert before(store, distribution("champion")) == "not-promoted", "it was run again"
     assert before(store, distribution("first", mean=0.1)) is None, "labels made again keep their place"
     result = drift(store, distribution("not-promoted", mean=0.4))
     assert result is not None and (result.against, result.stability_index) == ("first", 0)

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from pipeline.recipe.rewards import Judge
 from pipeline.rewards.judge import Endpoint, open_judge
 from pipeline.rewards.records import Finding
 from pipeline.training.scorers import FreshAnswer, JudgeScores, share_of, spending_in, spent_by
@@ -73,9 +72,8 @@ def hanging(*texts: str) -> Answer:
     return answer
 
 
-def test_what_is_late_has_no_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Judge, "batch_timeout_s", 2.0)
+def test_what_is_late_has_no_score(tmp_path: Path) -> None:
     with serving(hanging("never")) as server:
-        late = ask(server.url, tmp_path, ["never", "at once"])
+        late = ask(server.url, tmp_path, ["never", "at once"], timeout_s=2.0)
     assert late == [Finding(None, "judge_timeout"), Finding(1.0)]
     assert spending_in(tmp_path)[0] > 100, "what was sent may be billed"
