@@ -40,8 +40,8 @@ def label(
     pq.write_table(pa.Table.from_pylist(table, schema=LABELS), folder / "part.parquet")
     record = RewardLabels(
         iteration=id, dataset=DatasetRef(uri=str(folder), rows=rows, digest="d"), labelled=rows, coverage=1.0,
-        unlabelled={}, outcomes={}, profiles={}, mean_reward=0.5, histogram=(0,) * 20, components={},
-        judge=None, human_noise=UNKNOWN, drift=None,
+        unlabelled={}, outcomes={}, mean_reward=0.5, histogram=(0,) * 20, components={},
+        human_noise=UNKNOWN, drift=None,
         checked=0, remembered=0, tokens=0, usd=0.0,
     )  # fmt: skip
     store.write(iteration.path("reward_labels.json"), record)

@@ -36,7 +36,6 @@ OPINIONS: pa.Schema = pa.schema(
         ("trace_id", pa.string()),
         ("observation_id", pa.string()),
         ("value", pa.float64()),  # null when set aside
-        ("answers", pa.float64()),
         ("reason", pa.string()),  # "" or over_user_cap
     ]
 )
@@ -110,7 +109,7 @@ with ranked as (
 )
 select trace_id, observation_id,
     if(capped, null, (total + 0.5 * $strength) / (answers + $strength)) as value,
-    answers, if(capped, 'over_user_cap', '') as reason
+    if(capped, 'over_user_cap', '') as reason
 from ranked order by trace_id, observation_id
 """
 

@@ -5,7 +5,7 @@ import json
 import shutil
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
@@ -44,8 +44,6 @@ from pipeline.traces.lake.files import read_row_group, row_groups
 from pipeline.traces.materialize import complete, window_of
 from pipeline.traces.records import Scope
 from pipeline.traces.scope import where
-
-Log = Callable[[str], None]
 
 BATCH = 500
 """Checks between two writes to the journal."""

@@ -103,12 +103,10 @@ class RewardLabels(Record):
     """Rows without a label, by reason."""
     outcomes: dict[str, int]
     """Verifier outcomes; `no_reference`, `unshowable_call` and `unanswered` count rows that could not be verified."""
-    profiles: dict[str, int]
     mean_reward: float
     histogram: tuple[int, ...]
     """Labels in 20 equal bins of [0, 1]."""
     components: dict[str, ComponentSummary]
-    judge: JudgeReport | None
     human_noise: Estimate
     """Share of the labels that people reviewed on whose side of 0.5 they disagree."""
     drift: Drift | None

@@ -174,8 +174,10 @@ def read_completion(body: bytes) -> Completion:
         case {"message": {"tool_calls": [_, *_]}, "finish_reason": "tool_calls" | "stop"} | {
             "message": {"content": str()},
             "finish_reason": "stop" | "length",
-        } if isinstance(choices[0]["message"].get("content"), str | None):
-            message, finish = choices[0]["message"], choices[0]["finish_reason"]
+        } if isinstance((message := choices[0]["message"]).get("content"), str | None) and isinstance(
+            message.get("tool_calls"), list | None
+        ):
+            finish = choices[0]["finish_reason"]
             prompt_tokens, tokens = _usage(reply.get("usage"))
             return Completion(
                 model=str(reply.get("model")),

@@ -57,7 +57,7 @@ def test_own_traces_reach_a_plan_that_the_gate_takes(tmp_path: Path) -> None:
         checks = {check.check_name: check for check in result.get_asset_check_evaluations()}
         labels = result.output_for_node("reward_labels")
     plan = settings.store().path("iterations", settings.latest().id, "training", "plan.json")
-    assert labels.profiles["verified"] == labels.labelled > 500
+    assert labels.components["correct"].count == labels.labelled > 500
     assert '"method": "grpo"' in plan.read_text()
     assert checks["launchable"].passed, checks["launchable"].description
 

@@ -67,14 +67,6 @@ def test_changed_code_is_another_recipe(tmp_path: Path) -> None:
     assert [line.partition(":")[0] for line in differences(first, changed)] == ["rewards.custom.digest"]
 
 
-def test_the_folder_of_the_recipe_decides_no_digest(tmp_path: Path) -> None:
-    digests = set[str]()
-    for name in ("here", "there"):
-        (tmp_path / name).mkdir()
-        digests.add(load(recipe_in(tmp_path / name)).digest())
-    assert len(digests) == 1
-
-
 @pytest.mark.slow
 def test_a_package_that_is_not_there_is_refused(tmp_path: Path) -> None:
     missing = r"rewards\.custom\.code: no installed package has the module no_such_module\. Install one"

@@ -20,7 +20,6 @@ Rows = list[dict[str, Any]]
 
 class Opinion(NamedTuple):
     value: float | None
-    answers: float
     reason: str
 
 
@@ -42,26 +41,26 @@ def settled(rows: Sequence[dict[str, Any]], size: int = 5, most: int = 20, **set
     table = settle(batches, Feedback(**settings).model_copy(update={"max_per_user": most}))
     assert table.schema.equals(OPINIONS)
     assert table.sort_by([("trace_id", "ascending"), ("observation_id", "ascending")]).equals(table)
-    return {row["trace_id"]: Opinion(row["value"], row["answers"], row["reason"]) for row in table.to_pylist()}
+    return {row["trace_id"]: Opinion(row["value"], row["reason"]) for row in table.to_pylist()}
 
 
 @pytest.mark.parametrize(
-    ("scores", "value", "answers"),
+    ("scores", "value"),
     [
-        ([UP], 0.75, 1),
-        ([DOWN], 0.25, 1),
-        ([("stars", 0.5)], 0.5, 1),
-        ([(f"question {n}", 1.0) for n in range(10)], 10.5 / 11, 10),
-        ([UP] * 100, 0.75, 1),  # clicking a hundred times is one answer
-        ([UP, DOWN], 0.5, 1),  # so is changing one's mind
-        ([UP, ("stars", 0.0)], 0.5, 2),
-        ([UP, ("retry", 0.0), ("retry", 1.0)], 0.75, 1),
-        ([UP, ("judge", None, "EVAL"), ("comment", None)], 0.75, 1),
-        ([UP, ("stars", 7.0), ("stars", -1.0), ("stars", float("nan"))], 0.75, 1),
+        ([UP], 0.75),
+        ([DOWN], 0.25),
+        ([("stars", 0.5)], 0.5),
+        ([(f"question {n}", 1.0) for n in range(10)], 10.5 / 11),
+        ([UP] * 100, 0.75),  # clicking a hundred times is one answer
+        ([UP, DOWN], 0.5),  # so is changing one's mind
+        ([UP, ("stars", 0.0)], 0.5),
+        ([UP, ("retry", 0.0), ("retry", 1.0)], 0.75),
+        ([UP, ("judge", None, "EVAL"), ("comment", None)], 0.75),
+        ([UP, ("stars", 7.0), ("stars", -1.0), ("stars", float("nan"))], 0.75),
     ],
 )
-def test_an_opinion_is_as_strong_as_its_answers(scores: list[Any], value: float, answers: float) -> None:
-    assert settled([call("t", *scores)]) == {"t": Opinion(pytest.approx(value), answers, "")}
+def test_an_opinion_is_as_strong_as_its_answers(scores: list[Any], value: float) -> None:
+    assert settled([call("t", *scores)]) == {"t": Opinion(pytest.approx(value), "")}
 
 
 @pytest.mark.parametrize("scores", [[], [("judge", None, "EVAL")], [("retry", 0.0)], [("stars", 5.0)]])
@@ -95,7 +94,7 @@ def test_values_follow_the_rule_whatever_is_said(said: list[list[Any]], strength
         ]
         if answers:
             value = pytest.approx((sum(answers) + strength / 2) / (len(answers) + strength))
-            expected[f"t{n}"] = Opinion(value, len(answers), "")
+            expected[f"t{n}"] = Opinion(value, "")
     result = settled(rows, prior_strength=strength)
     assert result == expected
     for row in rows:

@@ -16,6 +16,7 @@ from pipeline.recipe.rewards import Judge
 from pipeline.rewards import findings
 from pipeline.rewards.judge import Endpoint, JudgeRefused
 from pipeline.rewards.judge.admission import CONTROLS
+from pipeline.rewards.judge.session import judge_id
 from tests.pipeline.traces.conftest import score, write
 
 from .conftest import Label, call, day_file, rows_of
@@ -66,7 +67,7 @@ def test_the_judge_is_asked_where_nothing_better_is_known(export: Path, label: L
     assert [result[f"t{n}"]["judge"] for n in range(4)] == [0.0, 0.25, 0.5, 0.75]
     assert [result[f"t{n}"]["final_reward"] for n in range(4)] == pytest.approx([0.0, 0.25, 0.5, 0.75])
     assert (result["t7"]["judge"], result["t8"]["judge"]) == (None, None)
-    assert {result[f"t{n}"]["judge_id"] for n in range(4)} == {labels.judge.id}
+    assert {result[f"t{n}"]["judge_id"] for n in range(4)} == {judge_id(Judge(**JUDGE))}
     assert result["t1"]["tokens"] == 100
     assert labels.tokens == 100 * (ADMISSION + 4)
     assert len(about_traces(server)) == 4

@@ -42,7 +42,6 @@ def test_every_label_says_where_it_comes_from(export: Path, label: Label) -> Non
     assert labels.outcomes == {"correct": 1, "wrong": 1, "no_reference": 2}
     assert sum(labels.histogram) == 3
     assert labels.components["correct"].count == 2
-    assert labels.judge is None
 
 
 def test_a_trace_names_its_own_kind_of_check(export: Path, label: Label) -> None:

@@ -69,7 +69,7 @@ def test_an_answer_is_judged_once_over_all_looks(tmp_path: Path) -> None:
             assert grades == ["correct", "correct", "correct", "correct" if look else PENDING] * 2
             away = False
     assert len(server.requests) == 5
-    assert spent(store, ["r"], "r", "judge").tokens == 400
+    assert spent(store, "r").tokens == 400
 
 
 def test_the_budget_is_of_the_whole_rollout(tmp_path: Path) -> None:
@@ -83,4 +83,4 @@ def test_the_budget_is_of_the_whole_rollout(tmp_path: Path) -> None:
         assert (grades[0], grades[-1]) == ("correct", "judge_budget") and 0 < len(server.requests) < 40
         with answer_grader(recipe, endpoint, store, "another") as grading:
             assert grading.grade(answers(1)) == ["correct"]
-    assert spent(store, ["r"], "r", "judge").tokens <= 5_000
+    assert spent(store, "r").tokens <= 5_000

@@ -2,9 +2,12 @@
 
 import json
 import re
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pipeline.serving.client import GIVE_UP_AFTER, read_completion
 from pipeline.serving.endpoint import Endpoint
@@ -51,6 +54,19 @@ CHOICES = json.loads(completion(BODY).body)["choices"]
 def test_a_reply_that_leaves_something_open_is_no_answer(reply: HttpResponse, complaint: str) -> None:
     with pytest.raises(ValueError, match=re.escape(complaint)):
         read_completion(reply.body)
+
+
+LEAVES = st.none() | st.integers() | st.text()
+ANYTHING = st.recursive(LEAVES, lambda part: st.lists(part) | st.dictionaries(st.text(), part))
+
+
+@settings(max_examples=60)
+@given(st.binary() | ANYTHING.map(json.dumps).map(str.encode), ANYTHING)
+def test_no_reply_is_too_strange_to_be_read(body: bytes, tool_calls: object) -> None:
+    message = {"role": "assistant", "content": "It is sent.", "tool_calls": tool_calls}
+    for strange in (body, completion(BODY, choice={"message": message}).body):
+        with suppress(ValueError):
+            assert isinstance(read_completion(strange).text, str)
 
 
 BAD_REPLIES = [

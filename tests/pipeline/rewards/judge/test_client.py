@@ -161,13 +161,8 @@ def body(of: Said = GOOD) -> bytes:
     return of.body
 
 
-def choices(*choices: object) -> Said:
-    return as_json({"model": JUDGE.model, "choices": choices, "usage": {"prompt_tokens": 90, "completion_tokens": 10}})
-
-
 R = JudgeReason
 JSON = {"Content-Type": "application/json"}
-CHOICE = {"message": {"content": '{"rationale": "because", "score": 5}'}, "finish_reason": "stop"}
 BAD = [
     Bad("prose", always(completion("I would give this a 5 out of 5.")), R.MALFORMED),
     Bad("a score of 7", always(scored(7)), R.OUT_OF_RANGE),
@@ -175,10 +170,8 @@ BAD = [
     Bad("a content filter", always(scored(5, finish="content_filter")), R.MALFORMED, billed=None),
     Bad("cut at its length", always(scored(5, finish="length")), R.CUT),
     Bad("another model", always(scored(5, model="cheaper-1b")), R.OTHER_MODEL),
-    Bad("no choices", always(choices()), R.MALFORMED, billed=None),
     Bad("a model twice", always(Said(200, body()[:-1] + b', "model": "another"}')), R.MALFORMED, billed=None),
     Bad("half a response", always(Said(200, b'{"model": "exa')), R.MALFORMED, billed=None),
-    Bad("nothing", always(Said(200, b"")), R.MALFORMED, billed=None),
     Bad("an error that says 200", always(as_json({"error": {"message": "overloaded"}})), R.MALFORMED, billed=None),
     Bad("40 MB", forty_megabytes, R.TOO_LARGE, billed=None),
     Bad(
@@ -247,10 +240,6 @@ def test_a_text_that_is_too_long_is_never_sent() -> None:
     [
         ({"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9}, 9),
         (None, None),
-        ([7, 2], None),
-        ({"prompt_tokens": -7, "completion_tokens": 2}, None),
-        ({"prompt_tokens": True, "completion_tokens": False}, None),
-        ({"prompt_tokens": 0, "completion_tokens": 0}, None),
         ({"prompt_tokens": 10**12, "completion_tokens": 10**12}, None),
     ],
 )

@@ -9,7 +9,6 @@ from pipeline.recipe.rewards import Judge, TokenPrice
 from pipeline.rewards.findings import JudgeSpending
 from pipeline.rewards.judge import (
     Admission,
-    Judgement,
     JudgeReason,
     JudgeRefused,
     JudgeRequest,
@@ -174,29 +173,6 @@ def test_session_keeps_to_the_requests_in_flight(concurrency: int) -> None:
         judgements = judge.score(asked(concurrency * 3))
     assert server.most_in_flight == concurrency
     assert [judgement.score for judgement in judgements] == [number(place) for place in range(concurrency * 3)]
-
-
-def test_session_reports_answers_once_in_the_callers_thread() -> None:
-    first_may_go = threading.Event()
-
-    def answer(server: Server, request: Request, place: int) -> Said:
-        if parts(request)["answer to be scored"] == "0":
-            assert first_may_go.wait(20)
-        return by_number(server, request, place)
-
-    known: list[tuple[int, Judgement]] = []
-
-    def done(place: int, judgement: Judgement) -> None:
-        assert threading.current_thread() is threading.main_thread()
-        known.append((place, judgement))
-        if len(known) == 9:  # all others are reported while the first one waits
-            first_may_go.set()
-
-    with judging(answer) as (_, judge):
-        judgements = judge.score(asked(10), done)
-    assert [judgement.score for judgement in judgements] == [number(place) for place in range(10)]
-    assert known[-1][0] == 0
-    assert dict(known) == dict(enumerate(judgements))
 
 
 def test_a_comparison_is_asked_in_both_orders() -> None:
