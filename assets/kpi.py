@@ -216,7 +216,7 @@ def _rollouts(store: Store, events: Sequence[RolloutEvent]) -> Iterator[tuple[st
         ended = [event.at for event in of_one if event.phase in ENDED]
         held_s = max(0.0, (ended[0] if ended else of_one[-1].at) - first.at)
         watched_s = sum(e.look.window_end - e.look.window_start for e in of_one if e.look is not None)
-        grades = spent(store, [rollout], rollout, "judge")
+        grades = spent(store, rollout, rollout)
         yield (
             proposal.version.iteration,
             RolloutFigures(
