@@ -112,8 +112,6 @@ def test_a_function_that_cannot_be_called_is_refused(tmp_path: Path, source: str
         check_function(Rewards(custom=section, judged=Weights(custom=1.0)))
 
 
-pytestmark = pytest.mark.slow
-
 ALONE = {"verified": {"custom": 1.0}, "judged": {"custom": 1.0}}
 GOLD = "region; failover; replica"
 ANSWERS = {

@@ -120,17 +120,15 @@ def test_the_key_is_nowhere_but_in_its_header(
 
 
 @pytest.mark.parametrize(
-    ("url", "key", "digest"),
+    ("url", "key", "digest", "names"),
     [
-        *(("http://127.0.0.1:1/v1", key, "d") for key in ("sk-secret\n", "sk-s\xe9cret", "sk-secret\0")),
-        *((url, "", "d") for url in ("", "127.0.0.1:8000/v1", "http://", "http://me:secret@host/v1")),
-        ("http://host/v1?key=secret", "", "d"),
-        ("http://host/v1", "", " "),
+        *(("http://host/v1", key, "d", "JUDGE_") for key in ("sk-secret\n", "sk-s\xe9cret", "sk-secret\0")),
+        ("http://me:secret@host/v1", "", "d", "JUDGE_"),
+        ("http://host/v1", "", " ", r"rewards\.judge\.digest is empty.*Set it to"),
     ],
 )
-def test_an_endpoint_that_cannot_be_used_is_refused(url: str, key: str, digest: str) -> None:
+def test_an_endpoint_that_cannot_be_used_is_refused(url: str, key: str, digest: str, names: str) -> None:
     config = JUDGE.model_copy(update={"digest": digest})
-    names = "JUDGE_" if digest.strip() else r"rewards\.judge\.digest is empty.*Set it to"
     with pytest.raises(ValueError, match=names) as refused, open_judge(Endpoint(url, key), config):
         pass
     assert "cret" not in str(refused.value)

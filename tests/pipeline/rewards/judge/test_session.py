@@ -176,28 +176,17 @@ def test_session_keeps_to_the_requests_in_flight(concurrency: int) -> None:
 
 
 def test_a_comparison_is_asked_in_both_orders() -> None:
-    def longer(server: Server, request: Request, place: int) -> Said:
-        sizes = [len(parts(request)[name]) for name in ("answer A", "answer B")]
-        return preferring("tie" if sizes[0] == sizes[1] else "A" if sizes[0] > sizes[1] else "B")
+    def longer_or_a(server: Server, request: Request, place: int) -> Said:
+        a, b = (len(parts(request)[name]) for name in ("answer A", "answer B"))
+        return preferring("B" if b > a else "A")
 
-    pairs = [PairComparison(QUESTION, *texts) for texts in (("long", "l"), ("s", "longer"), ("a", "b"))]
-    with judging(longer) as (server, judge):
-        result = judge.compare(pairs)
-    assert [one.orders for one in result] == [("first", "first"), ("second", "second"), ("tie", "tie")]
-    assert len(server.requests) == 6
-    assert all(one.tokens == 200 for one in result)
-
-
-@pytest.mark.parametrize("habit", ["A", "B"])
-def test_a_judge_that_prefers_a_place_contradicts_itself(habit: str) -> None:
     known: list[tuple[int, Preferred]] = []
-    with judging(always(preferring(habit))) as (_, judge):
-        result = judge.compare([PAIR], lambda place, one: known.append((place, one)))
-    orders = {"A": ("first", "second"), "B": ("second", "first")}[habit]
-    assert result == [Preferred(orders=orders, tokens=200)]
-    assert known == [(0, result[0])]
-    with judging(in_turn(preferring("tie"), preferring(habit)), ALONE) as (_, judge):
-        assert judge.compare([PAIR])[0].orders == ("tie", orders[1])
+    pairs = [PairComparison(QUESTION, *texts) for texts in (("long", "l"), ("s", "longer"), ("a", "b"))]
+    with judging(longer_or_a) as (server, judge):
+        result = judge.compare(pairs, lambda place, one: known.append((place, one)))
+    orders = [("first", "first"), ("second", "second"), ("first", "second")]
+    assert result == [Preferred(orders=each, tokens=200) for each in orders]
+    assert dict(known) == dict(enumerate(result)) and len(server.requests) == 6
 
 
 @pytest.mark.parametrize("answers", [(completion("A"),), (preferring("A"), preferring("C"))])

@@ -74,30 +74,6 @@ def test_a_completion_is_refused(what: str) -> None:
     assert said(FORBIDDEN[what]).startswith("PermissionError")
 
 
-# x86_64 numbers of calls that no Python function makes
-CALLS = {"ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "mount": 165, "pivot_root": 155, "bpf": 321,
-         "io_uring_setup": 425, "keyctl": 250, "add_key": 248, "unshare": 272, "setns": 308, "perf_event_open": 298,
-         "userfaultfd": 323, "prctl": 157, "seccomp": 317, "tgkill": 234, "rt_sigqueueinfo": 129, "kexec_load": 246,
-         "init_module": 175, "open_by_handle_at": 304, "name_to_handle_at": 303, "shmget": 29, "mq_open": 240,
-         "sendmsg": 46, "connect": 42, "pidfd_getfd": 438, "process_madvise": 440, "execveat": 322, "fork": 57,
-         "clone as a process": 56, "not a call yet": 999, "x32 getpid": 0x40000027}  # fmt: skip
-
-
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="numbers of x86_64")
-def test_raw_system_calls_are_refused() -> None:
-    body = f"""
-        import ctypes
-        libc = ctypes.CDLL(None, use_errno=True)
-        got = {{}}
-        for name, number in {CALLS!r}.items():
-            ctypes.set_errno(0)
-            result = libc.syscall(ctypes.c_long(number), *(ctypes.c_long(0),) * 6)
-            got[name] = (result, ctypes.get_errno())
-        return sorted(name for name, found in got.items() if found != (-1, 13))
-    """
-    assert said(body) == "[]"
-
-
 def test_secrets_of_this_process_are_not_in_reach(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("API_KEY", "hunter2")
     seen = said("import os, sys; return sorted(os.environ), sys.argv, [p for p in sys.path if 'site-packages' in p]")
