@@ -70,12 +70,7 @@ def ask_judge(
             stage.new_day(day)
             for batch in batches:
                 stage.ask([sample for sample in batch if not sample.unscored])
-        return JudgeReport(
-            id=session.id,
-            unasked=stage.unasked,
-            tokens=spent.tokens,
-            usd=spent.usd,
-        )
+        return JudgeReport(id=session.id, unasked=stage.unasked, tokens=spent.tokens, usd=spent.usd)
 
 
 class _JudgeStage:
@@ -84,7 +79,7 @@ class _JudgeStage:
     def __init__(
         self, context: IterationContext, session: JudgeSession, lineage: Collection[str], account: str
     ) -> None:
-        self._store, self._settings, self._section = context.store, context.recipe.rewards, session.settings
+        self._store, self._settings = context.store, context.recipe.rewards
         self._session, self._lineage, self._account = session, lineage, account
         self._iteration = context.iteration.id
         self._everywhere = settled(context.store)
@@ -127,7 +122,7 @@ class _JudgeStage:
 
     def _audited(self, batch: Sequence[RewardSample]) -> list[RewardSample]:
         """The first verified completions of the window, up to the recipe's number."""
-        rest = self._section.audits - self._audits
+        rest = self._session.settings.audits - self._audits
         audit_samples = [s for s in batch if audits(s, self._settings) and not wants_judge(s, self._settings)][:rest]
         self._audits += len(audit_samples)
         return audit_samples
