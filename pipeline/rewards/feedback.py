@@ -3,12 +3,12 @@ Settled once for a window, in `iterations/<id>/opinions/`, a file for each of it
 
 from __future__ import annotations
 
+import json
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -64,21 +64,14 @@ def principal(user_id: str | None, session_id: str | None, trace_id: str) -> str
     return f"session:{session_id}" if session_id else f"trace:{trace_id}"
 
 
-def tenant_of(metadata: str, key: str) -> str | None:
+def tenant_of(metadata: Mapping[str, Any], key: str) -> str | None:
     """The tenant that a trace's metadata names under `key`, be it plain or JSON in text; None where it names none."""
-    try:
-        raw = _FIELDS.decode(metadata).get(key)
-        value = msgspec.json.decode(raw) if raw is not None else None
-    except (msgspec.MsgspecError, RecursionError):
+    tenant = decoded(metadata.get(key))
+    if tenant in (None, ""):
         return None
-    parsed = decoded(value) if isinstance(value, str) else value
-    if parsed in (None, ""):
-        return None
-    return parsed if isinstance(parsed, str) else msgspec.json.encode(parsed).decode()
+    text = tenant if isinstance(tenant, str) else json.dumps(tenant, ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", "replace").decode()
 
-
-_FIELDS: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Decoder(dict[str, msgspec.Raw])
-"""Leaves the values, which may be long, unread."""
 
 CALLS = """
 create temp table calls (

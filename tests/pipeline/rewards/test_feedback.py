@@ -154,17 +154,15 @@ def test_no_two_principals_share_a_name(
 @pytest.mark.parametrize(
     ("metadata", "tenant"),
     [
-        ('{"org": "acme"}', "acme"),
-        ('{"org": "\\"acme\\""}', "acme"),
-        ('{"org": 7}', "7"),
-        ('{"org": {"id": 7}}', '{"id":7}'),
-        ('{"org": null}', None),
-        ('{"org": ""}', None),
-        ('{"other": "acme"}', None),
-        ("[]", None),
-        ("{", None),
-        ("[" * 100_000, None),
+        ({"org": "acme"}, "acme"),
+        ({"org": '"acme"'}, "acme"),
+        ({"org": 7}, "7"),
+        ({"org": {"id": 7}}, '{"id":7}'),
+        ({"org": "\ud800"}, "?"),
+        ({"org": None}, None),
+        ({"org": ""}, None),
+        ({"other": "acme"}, None),
     ],
 )
-def test_a_tenant_is_what_the_metadata_says(metadata: str, tenant: str | None) -> None:
+def test_a_tenant_is_what_the_metadata_says(metadata: dict[str, Any], tenant: str | None) -> None:
     assert tenant_of(metadata, "org") == tenant
