@@ -12,9 +12,7 @@ import pytest
 from assets.report import page_path, report_page, write_report
 from evals.gate import Verdict
 from pipeline.core import layout
-from pipeline.core.estimate import UNKNOWN
 from pipeline.core.storage import Store
-from pipeline.rewards.records import JudgeReport
 from pipeline.rollout.record import Phase, RolloutStep, append, step_event
 from pipeline.training.result import Health, HealthFinding
 from tests.assets.laid import Laid, recipe_of
@@ -83,12 +81,8 @@ def test_a_page_has_every_chapter_and_needs_nothing_but_itself(laid: Laid) -> No
 @pytest.mark.slow
 def test_hostile_texts_of_records_stay_texts(laid: Laid) -> None:
     finding = HealthFinding(verdict="HOLD", rule="kl", step=1, reason=HOSTILE)
-    judge = JudgeReport(
-        id=HOSTILE, model=HOSTILE, attacks=1, asked=1, remembered=0,
-        order=UNKNOWN, tokens=1, usd=1.0,
-    )  # fmt: skip
     iteration = laid.begin()
-    laid.label(iteration, unlabelled={HOSTILE: 3}, profiles={HOSTILE: 1}, judge=judge)
+    laid.label(iteration, unlabelled={HOSTILE: 3}, outcomes={HOSTILE: 1})
     laid.plan(iteration, reasons=(HOSTILE,), would_change=(HOSTILE,), lacks={"kto": (HOSTILE,)})
     laid.train(iteration, health=Health(verdict="HOLD", findings=(finding,)))
     laid.evaluate(iteration)
