@@ -56,8 +56,8 @@ def make_scored_plan(
     return store, plan_training(context, dataset, {}, lambda: agreed)
 
 
-def rubric(**changes: Any) -> Judge:
-    return Judge(model="examiner-7b", digest="sha256:0f", attempts=1, timeout_s=20, **changes)
+def rubric(timeout_s: float = 20, **changes: Any) -> Judge:
+    return Judge(model="examiner-7b", digest="sha256:0f", attempts=1, timeout_s=timeout_s, **changes)
 
 
 def loves(phrase: str, root: Path) -> RewardModelReport:
