@@ -133,7 +133,7 @@ def test_a_kill_asks_nothing_twice_but_what_was_in_flight(tmp_path: Path) -> Non
 
 def test_the_budget_is_that_of_the_iteration(tmp_path: Path) -> None:
     settings = section(role="target")
-    poor = JUDGE.model_copy(update={"max_tokens": 150_000})
+    poor = JUDGE.model_copy(update={"max_tokens": 150_000, "concurrency": 1})
     gathered, honest = evidence(settings), judge(0.9)
 
     def dear(server: Server, request: Request, place: int) -> Said:
