@@ -1,7 +1,6 @@
 """Reader of a PostgreSQL table of traces: one part a UTC day, through a server-side cursor. Its rows are read as
 Langfuse's observations."""
 
-import re
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -21,21 +20,23 @@ from pipeline.traces.sources.protocol import BLOCK, MAX_LINE, Digest, SourcePart
 CONNECT_TIMEOUT_S = 10
 PROBE_TIMEOUT_S = 3
 UNDATED = "undated"
-"""The part of the rows without a timestamp."""
-_DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
+"""The part of the rows without a timestamp, or with one that Python does not have (infinity, years B.C.)."""
 
 # A row is read and hashed as the JSON of all its columns, so that a table with more or fewer of them is read as well.
 _ROWS: LiteralString = """
-    SELECT "timestamp" AS moment, id::text AS id, row_to_json(r)::text AS row, "timestamp"::date::text AS day
-    FROM {table} AS r"""
+    SELECT "timestamp" AS moment, id::text AS id, row_to_json(r)::text AS row,
+    CASE WHEN "timestamp" >= '0001-01-01' AND "timestamp" < '10000-01-01' THEN "timestamp"::date::text
+    ELSE {undated} END AS day FROM {table} AS r"""
 _VERSIONS: LiteralString = """
     SELECT day, count(*), sum(hashtextextended(row, 0)), sum(hashtextextended(row, 1)), sum(octet_length(row))
     FROM ({rows}) AS d GROUP BY day"""
 _READ: LiteralString = """
     SELECT CASE WHEN octet_length(row) <= {limit} THEN row END
     FROM ({rows}) AS d ORDER BY moment, id, hashtextextended(row, 0)"""
+# A range finds its rows by an index.
 _ONE_DAY: LiteralString = """ WHERE "timestamp" >= {day}::date AND "timestamp" < {day}::date + 1"""
-_ODD_DAY: LiteralString = """ WHERE "timestamp"::date::text IS NOT DISTINCT FROM {day}"""
+_UNDATED: LiteralString = """
+    WHERE ("timestamp" >= '0001-01-01' AND "timestamp" < '10000-01-01') IS NOT TRUE"""
 _SAME = ("input", "output", "end_time", "updated_at", "version", "release", "environment", "tags")
 """Columns that Langfuse's observations name alike."""
 
@@ -87,16 +88,14 @@ class PostgresTable:
                     yield rows
         if row is None or _part(row).version != part.version:
             detail = "the day changed since it was listed"
-            yield Rows(rejected=[Rejection(done + 1, Reason.TRUNCATED_FILE, day=_dated(part.name), detail=detail)])
+            yield Rows(rejected=[Rejection(done + 1, Reason.TRUNCATED_FILE, detail=detail)])
 
     def _rows(self, name: str | None = None) -> Any:
-        rows = sql.SQL(_ROWS).format(table=sql.Identifier(*self._table.split(".")))
+        rows = sql.SQL(_ROWS).format(table=sql.Identifier(*self._table.split(".")), undated=UNDATED)
         if name is None:
             return rows
-        # A range finds its rows by an index; infinity, years B.C. and no time at all are compared as text.
-        day = _dated(name) or (None if name == UNDATED else name)
-        where: LiteralString = _ONE_DAY if _dated(name) else _ODD_DAY
-        return sql.Composed([rows, sql.SQL(where).format(day=day)])
+        where: LiteralString = _UNDATED if name == UNDATED else _ONE_DAY
+        return sql.Composed([rows, sql.SQL(where).format(day=name)])
 
     @contextmanager
     def _connected(self) -> Generator[Any]:
@@ -130,13 +129,9 @@ def _address(uri: str) -> str:
     return f"postgresql://{host}:{port}/{parameters.get('dbname', '')}"
 
 
-def _part(row: tuple[str | None, int, int, int, int]) -> SourcePart:
+def _part(row: tuple[str, int, int, int, int]) -> SourcePart:
     day, count, *sums, size = row
-    return SourcePart(day or UNDATED, "-".join([str(count), *(f"{int(s) % 2**64:016x}" for s in sums)]), int(size))
-
-
-def _dated(name: str) -> str | None:
-    return name if _DAY.fullmatch(name) else None
+    return SourcePart(day, "-".join([str(count), *(f"{int(s) % 2**64:016x}" for s in sums)]), int(size))
 
 
 def _observation(text: str) -> Observation:
