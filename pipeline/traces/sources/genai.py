@@ -125,9 +125,18 @@ def _conversation(events: list[tuple[str, Json]]) -> tuple[list[Json], list[Json
 
 
 def _tools(span: Attributes) -> list[Json]:
+    """Definitions of tools: listed, or numbered (`llm.tools.0.tool.json_schema` and the like), or the request's."""
     functions = _by_number(span, r"llm\.request\.functions\.(\d+)\.(name|description|parameters|input_schema)")
-    listed = next((span[key] for key in _TOOLS if span.get(key)), None)
-    return normal_tools(listed) + normal_tools([functions[n] for n in sorted(functions)])
+    numbered = _by_number(span, r"llm\.tools\.(\d+)\.tool\.(json_schema)")
+    schemas = [numbered[n]["json_schema"] for n in sorted(numbered)]
+    listed = (list_of(decoded(span.get(key))) for key in ("llm.tools", "ai.prompt.tools"))
+    places = (
+        next((span[key] for key in _TOOLS if span.get(key)), None),
+        [functions[n] for n in sorted(functions)],
+        [*schemas, *(_unquoted(tool) for tools in listed for tool in tools)],
+        list_of(decoded(object_of(decoded(span.get("llm.invocation_parameters"))).get("tools"))),
+    )
+    return next((tools for place in places if (tools := normal_tools(place))), [])
 
 
 def _events(span: Attributes, events: Iterable[SpanEvent]) -> list[tuple[str, Json]]:
@@ -152,13 +161,9 @@ def _event_message(role: str, event: Json) -> Json:
 
 def _numbered(span: Attributes, side: str) -> list[Json]:
     """`gen_ai.prompt.0.role` and the like."""
-    messages: list[Json] = []
-    for fields in in_order(_by_number(span, rf"gen_ai\.{side}\.(\d+)\.(.+)")):
-        calls = _by_number(fields, r"tool_calls\.(\d+)\.(.+)")
-        own = {key: value for key, value in fields.items() if not re.fullmatch(r"tool_calls\.\d+\..+", key)}
-        role = "user" if side == "prompt" else "assistant"
-        messages.append({"role": role, "content": "", **own, **({"tool_calls": in_order(calls)} if calls else {})})
-    return messages
+    usual = {"role": "user" if side == "prompt" else "assistant", "content": ""}
+    numbered = in_order(_by_number(span, rf"gen_ai\.{side}\.(\d+)\.(.+)"))
+    return [_message(fields, usual) for fields in numbered]
 
 
 def _openinference_asked(span: Attributes) -> chat.Chat:
@@ -168,7 +173,6 @@ def _openinference_asked(span: Attributes) -> chat.Chat:
     parsed = chat.parse(content or span.get("input.value"), "user")
     if messages and chat.torn(parsed):
         parsed = chat.Chat([], unreadable="input: a message of llm.input_messages is missing")
-    parsed.tools += _openinference_tools(span)
     return parsed
 
 
@@ -208,42 +212,32 @@ def _openinference_messages(span: Attributes, side: str) -> list[Json]:
         messages[n] = {**messages.get(n, {}), **fields}
     # Of OpenAI's responses the instructions are number 0, whether there are any or not.
     first = 1 if side == "input" and messages and 0 not in messages else 0
-    return [_openinference_message(each, side) for each in in_order(messages, first)]
+    usual = {"role": "user" if side == "input" else "assistant"}
+    return [_message(each, usual) for each in in_order(messages, first)]
 
 
-def _openinference_message(fields: Json, side: str) -> Json:
+def _message(fields: Json, usual: Json) -> Json:
+    """A message out of the numbered fields of its calls, parts and results. `usual`: where it does not say so."""
     fields = {key.removeprefix("message."): value for key, value in fields.items()}
-    calls = _by_number(fields, _CALL)
-    parts = _by_number(fields, _PART)
+    calls, parts = _by_number(fields, _CALL), _by_number(fields, _PART)
     for call in calls.values():
         call.update({"name": _unquoted(call["name"])} if "name" in call else {})
-    results: list[Json] = []
-    message: Json = {"role": "user" if side == "input" else "assistant"}
-    for key, value in fields.items():
-        if key.startswith("function."):  # AutoGen's results of tools, of one message several
-            result = decoded(value)
-            results += [{"type": "tool_result", **object_of(result)}] if isinstance(result, dict) else []
-        elif not re.fullmatch(f"{_CALL}|{_PART}", key):
-            message[key] = value
-    if parts or results:
-        message["content"] = in_order(parts) if parts else results
-    if calls:
-        message["tool_calls"] = in_order(calls)
-    return message
+    # AutoGen's results of tools, of one message several
+    results = [decoded(value) for key, value in fields.items() if key.startswith("function.")]
+    own = {k: value for k, value in fields.items() if not re.fullmatch(rf"{_CALL}|{_PART}|function\..*", k)}
+    content: Any = in_order(parts) or [
+        {"type": "tool_result", **result} for result in results if isinstance(result, dict)
+    ]
+    return {
+        **usual,
+        **own,
+        **({"content": content} if content else {}),
+        **({"tool_calls": in_order(calls)} if calls else {}),
+    }
 
 
-_CALL = r"tool_calls\.(\d+)\.tool_call\.(?:function\.)?(.+)"
+_CALL = r"tool_calls\.(\d+)\.(?:tool_call\.(?:function\.)?)?(.+)"
 _PART = r"contents\.(\d+)\.message_content\.(.+)"
-
-
-def _openinference_tools(span: Attributes) -> list[Json]:
-    """`llm.tools.0.tool.json_schema` and the like, or the list of them; `ai.prompt.tools`; else the request's."""
-    numbered = [(key, value) for key, value in span.items() if key.startswith("llm.tools.")]
-    schemas = [value for key, value in sorted(numbered) if key.endswith(".tool.json_schema")]
-    listed = [_unquoted(tool) for tool in list_of(decoded(span.get("llm.tools")))]
-    offered = normal_tools([*schemas, *listed, *list_of(decoded(span.get("ai.prompt.tools")))])
-    requested = object_of(decoded(span.get("llm.invocation_parameters"))).get("tools")
-    return offered or normal_tools(list_of(decoded(requested)))
 
 
 def _unquoted(value: Any) -> Any:
