@@ -35,7 +35,7 @@ from pipeline.traces.lake import local_lake
 from pipeline.traces.materialize import materialize
 from pipeline.traces.records import GovernedTraces
 from pipeline.traces.scope import Producer
-from pipeline.traces.sources.protocol import Address, limits_of
+from pipeline.traces.sources.protocol import Address
 from pipeline.training.launch import train
 from pipeline.training.plan import plan_training
 
@@ -56,7 +56,7 @@ def main(folder: str, *overrides: str) -> GateVerdict | None:
 
     # Traces -> the governed table, of which the newest days are the iteration's dataset.
     stage = StageContext(store, recipe, local_lake(store), print, "")
-    address = Address(source, str(store.path(layout.PRODUCTION)), limits_of(recipe.traces))
+    address = Address(source, str(store.path(layout.PRODUCTION)))
     governed = materialize(stage, address, Producer(champion, recipe.base_model.name), 0, datetime.now(UTC))
     iteration = governed.iteration
     pin(store, iteration, recipe)

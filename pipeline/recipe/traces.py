@@ -43,9 +43,8 @@ class ExportSource(Section):
     """Files that something else writes, read as they come."""
 
     kind: Literal["langfuse_export", "otel"]
-    """langfuse_export: Langfuse's blob-storage export, `observations_v2/` and `scores/`, or the older `traces/`,
-    `observations/` and `scores/`, as JSON lines (gzipped or not) or Parquet. otel: OpenTelemetry GenAI spans as OTLP
-    JSON, one export request a line or a file."""
+    """langfuse_export: Langfuse's blob-storage export, `observations_v2/` and `scores/`, as JSON lines (gzipped or not)
+    or Parquet. otel: OpenTelemetry GenAI spans as OTLP JSON, one export request a line."""
     uri: str
     """Directory or bucket prefix above these files or folders: a local path, or `s3://bucket/prefix`."""
 
@@ -61,7 +60,7 @@ class PostgresTableSource(Section):
 
 
 class LangfuseApiSource(Section):
-    """Generations and scores of a project, by the public API of Langfuse. The connection is in the environment:
+    """Generations and scores of a project, by the public API of Langfuse 4. The connection is in the environment:
     LANGFUSE_BASE_URL, LANGFUSE_PUBLIC_KEY, LANGFUSE_SECRET_KEY."""
 
     kind: Literal["langfuse_api"] = "langfuse_api"
@@ -224,10 +223,6 @@ class Traces(Section):
     plain thumbs are feedback (docs/traces.md); the stage's log names those that nothing declares."""
     pii: PersonalData = PersonalData()
     """What is masked in addition to the known formats (docs/pii.md)."""
-    max_part_bytes: ClassVar[int] = 64 << 30
-    """What one compressed or Parquet file may inflate to. One beyond it is read so far, and rejected as `too_large`."""
-    max_part_ratio: ClassVar[int] = 200
-    """The same in inflated bytes for each stored one, from 64 MiB on. Logs of chats compress 5 to 40 times."""
     max_latency_s: PositiveFloat = 120.0
     """Slower answers are outliers (a hung tool, a retry storm), not samples of the model."""
     window_days: PositiveInt = 30

@@ -18,17 +18,16 @@ from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, UnitCou
 from pipeline.rollout.grading import NO_SIGNAL, composed, rated, thumbs
 from pipeline.rollout.router import Arm, LiveMetricsPort, Split
 from pipeline.serving.endpoint import HEAD, digest_head
-from pipeline.traces.annotations import merged
 from pipeline.traces.batch import BatchBuilder
 from pipeline.traces.erased import NOBODY, Forgotten
 from pipeline.traces.gates import GateRules, check
-from pipeline.traces.rows import Attributes, Score, Trace
+from pipeline.traces.rows import Score, Trace
 from pipeline.traces.scores import Meanings
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address, named_day
 
 DAY_S = 86_400.0
-PLACES = ("version", "trace_version", "release")
+PLACES = ("version", "release")
 """Keys of a trace's metadata, next to its model, that may name who answered (Langfuse's fields); `tags` is a list."""
 
 
@@ -97,12 +96,11 @@ class ProductionLooks:
         )
 
     def _between(self, since: float, until: float) -> tuple[list[Trace], _Said, float]:
-        """The last call of each trace in that time, with what is told of it in other rows; what was said of each
-        answer; and the newest moment that the source knows of: nothing after it was exported yet."""
+        """The last call of each trace in that time; what was said of each answer; and the newest moment that the
+        source knows of: nothing after it was exported yet."""
         source = open_source(self._production.address)
         first, last = (datetime.fromtimestamp(at, UTC).date() for at in (since - DAY_S, until + DAY_S))
         scores: dict[str, dict[str, Score]] = defaultdict(dict)
-        attributes: dict[str, Attributes] = {}
         calls: dict[str, Trace] = {}
         newest = since
         for part in source.parts():
@@ -112,8 +110,6 @@ class ProductionLooks:
             for rows in source.rows(part, hashlib.sha256()):
                 for score in rows.scores:
                     scores[score.trace_id][score.id] = score
-                for row in rows.attributes:
-                    attributes[row.trace_id] = max(attributes.get(row.trace_id, row), row, key=_updated)
                 for trace in rows.traces:
                     at = _utc(trace.timestamp).timestamp()
                     newest = max(newest, at if at <= until else since)
@@ -122,9 +118,6 @@ class ProductionLooks:
                         calls[trace.trace_id] = max(before, trace, key=lambda t: (_utc(t.timestamp), _updated(t)))
         said: _Said = {}
         for trace in calls.values():
-            if (row := attributes.get(trace.trace_id)) is not None:
-                trace.user_id, trace.session_id = trace.user_id or row.user_id, trace.session_id or row.session_id
-                trace.metadata = merged(trace.metadata, row.metadata)
             said[trace.trace_id, trace.observation_id] = [
                 {"name": score.name, "value": self._meanings.of(score).value}
                 for score in scores[trace.trace_id].values()
@@ -170,7 +163,7 @@ def _merged(arm: ArmLook, rewards: Sequence[float | None]) -> ArmLook:
     return arm.model_copy(update={"units": {"": arm.units.get("", UnitCounts()).model_copy(update=counts)}})
 
 
-def _updated(row: Attributes | Trace) -> datetime:
+def _updated(row: Trace) -> datetime:
     return _utc(row.updated_at) if row.updated_at else datetime.min.replace(tzinfo=UTC)
 
 

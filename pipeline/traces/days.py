@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from pipeline.core import audit, layout
 from pipeline.core.storage import digest_json, write_atomically
 from pipeline.recipe.traces import PromptsSource, Traces
-from pipeline.traces.annotations import FEEDBACK
 from pipeline.traces.database import MEMORY_MB, connect, quoted
 from pipeline.traces.gates import VERSION
 from pipeline.traces.govern import staged_file
@@ -21,6 +20,7 @@ from pipeline.traces.lake.files import BATCH_ROWS, write_file
 from pipeline.traces.reading import Reading
 from pipeline.traces.records import UNKNOWN_DAY, DayReport, FileReport, Reason, day_digest, total
 from pipeline.traces.rows import SCHEMA
+from pipeline.traces.scores import FEEDBACK
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -102,13 +102,12 @@ from admitted_rows r left join feedback f using (part, row) where r.model = $mod
 
 
 class DayTask(NamedTuple):
-    """A day's staged files by the names of their parts, and the files of scores and attributes of its traces."""
+    """A day's staged files by the names of their parts, and the files of scores."""
 
     day: str
     files: Mapping[Path, tuple[int, str]]
     folder: Path
     scores: tuple[Path, ...] = ()
-    attributes: tuple[Path, ...] = ()
     memory_mb: int = MEMORY_MB
 
 
@@ -120,7 +119,7 @@ class DayOutcome(NamedTuple):
     """Per part the rows `seen` and `admitted`, and those of each reason."""
     erased: tuple[str, ...]
     annotated_by: tuple[int, ...]
-    """Parts with scores or attributes of any trace of the day, admitted or not."""
+    """Parts with scores of any trace of the day, admitted or not."""
     database: Path
     ledger: Path
 
@@ -145,7 +144,7 @@ def compare(task: DayTask) -> DayOutcome:
         db.execute(CONTESTED)
         db.execute(JUDGED)
         db.execute(ADMITTED)
-        parts = {part for files in (task.scores, task.attributes) for part in _annotated_by(db, files)}
+        parts = _annotated_by(db, task.scores)
         db.execute(FEEDBACK.format(scores=quoted(task.scores)) if task.scores else NO_FEEDBACK)
         db.execute("create temp table files(part integer, file varchar)")
         db.executemany("insert into files values (?, ?)", list(task.files.values()))
@@ -217,7 +216,7 @@ def make_days(
     """Bring each day up to date: its rows in the table, its report and its ledger.
 
     `allow` gets the new reports and may raise before anything is published. Returns the days that each part of scores
-    or attributes is about.
+    is about.
     """
     settings, log = reading.context.recipe.traces, reading.context.log
     kept = [day for day in sorted(days) if day >= kept_from(settings, reading.now)]
@@ -250,7 +249,6 @@ def _task(reading: Reading, day: str) -> DayTask:
         files={staged_file(reading.folder, place): (place, reading.parts[place].name) for place in places},
         folder=reading.folder / "days",
         scores=reading.scores,
-        attributes=reading.attributes,
         memory_mb=reading.context.recipe.compute.memory_mb,
     )
 

@@ -13,14 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.recipe.traces import Traces
-from pipeline.traces.annotations import StagedAnnotations, annotations_file, join_attributes
 from pipeline.traces.arrow import pc
 from pipeline.traces.batch import BatchBuilder
 from pipeline.traces.erased import Forgotten, user_hash
 from pipeline.traces.gates import GateRules, check
 from pipeline.traces.records import UNKNOWN_DAY, Reason
 from pipeline.traces.rows import SCHEMA, Rejection
-from pipeline.traces.scores import Meanings, ScoreCount
+from pipeline.traces.scores import Meanings, ScoreCount, StagedScores, scores_file
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address, SourcePart, named_day
 
@@ -51,7 +50,6 @@ class GovernTask(NamedTuple):
     settings: Traces
     now: datetime
     erased: Forgotten
-    attributes: Path | None = None
 
 
 class GovernedPart(NamedTuple):
@@ -71,25 +69,23 @@ def staged_file(folder: Path, place: int) -> Path:
 
 def govern_part(task: GovernTask) -> GovernedPart:
     """Decode, judge and stage a part. Raises ValueError when the source cannot be read at all."""
-    digest, folder = hashlib.sha256(), task.folder
+    digest = hashlib.sha256()
     batcher = BatchBuilder(task.settings, task.part.name)
     rules = GateRules(task.settings, task.now, task.erased)
     rows, whole = 0, True
-    said = StagedAnnotations(annotations_file(folder, task.place), task.place, Meanings(task.settings.scores))
-    with _Staged(task) as staged, said:
+    scores = StagedScores(scores_file(task.folder, task.place), task.place, Meanings(task.settings.scores))
+    with _Staged(task) as staged, scores:
         for block in open_source(task.address).rows(task.part, digest):
-            if task.attributes is not None:
-                join_attributes(task.attributes, block.traces)
             batch, unfit = batcher.batch(block.traces)
             staged.write(*check(batch, rules))
             staged.reject([*block.rejected, *unfit])
-            said.write(block)
-            rows += len(block.traces) + len(block.rejected) + len(block.scores) + len(block.attributes)
+            scores.write(block.scores)
+            rows += len(block.traces) + len(block.rejected) + len(block.scores)
             whole = whole and not BROKEN_OFF & {rejection.reason for rejection in block.rejected}
     if task.part.holds == "calls" and not staged.days:
         staged.days.add(UNKNOWN_DAY)  # a part without a row and a day is accounted for, too
-    scores = tuple(said.counts.all())
-    return GovernedPart(task.place, digest.hexdigest(), frozenset(staged.days), rows, whole, scores)
+    counts = tuple(scores.counts.all())
+    return GovernedPart(task.place, digest.hexdigest(), frozenset(staged.days), rows, whole, counts)
 
 
 class _Staged:

@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 
 from pipeline.core import layout
 from pipeline.core.storage import Store, claimed_folder, sweep_unfinished, unfinished_name
-from pipeline.traces.annotations import annotations_file, index_attributes
 from pipeline.traces.arrow import pc
 from pipeline.traces.context import StageContext
 from pipeline.traces.engine import Engine
@@ -22,7 +21,7 @@ from pipeline.traces.erased import Forgotten
 from pipeline.traces.govern import GovernedPart, GovernTask, govern_part
 from pipeline.traces.lake import Lake
 from pipeline.traces.records import UNKNOWN_DAY
-from pipeline.traces.scores import ScoreCounts
+from pipeline.traces.scores import ScoreCounts, scores_file
 from pipeline.traces.sources.protocol import Address, SourcePart
 from pipeline.traces.watermark import Changes, ReadPart, Watermark, touched_by
 
@@ -56,21 +55,16 @@ class Reading:
     engine: Engine
     folder: Path
     governed: dict[int, GovernedPart] = field(default_factory=dict)
-    attributes: tuple[Path, ...] = ()
 
     @property
     def scores(self) -> tuple[Path, ...]:
-        return tuple(annotations_file(self.folder, n) for n, done in sorted(self.governed.items()) if done.scores)
+        return tuple(scores_file(self.folder, n) for n, done in sorted(self.governed.items()) if done.scores)
 
     def read(self, changes: Changes, stale: Collection[str]) -> set[str]:
         """Read what is needed; returns the days to make. Raises ValueError for scores that are outside their scale."""
         known, changed = self.known.parts, {part.name for part in changes.changed}
         new = [n for n, part in self.parts.items() if part.name in changed]
         self._govern([n for n, part in self.parts.items() if part.holds != "calls"])
-        files = [annotations_file(self.folder, n) for n, part in self.parts.items() if part.holds == "attributes"]
-        self.attributes = tuple(file for file in files if file.exists())
-        if self.attributes:
-            index_attributes(self.attributes, self._attribute_index)
         self._govern(new)
         touched = {*stale, *touched_by(known[name] for name in (*changes.gone, *changed) if name in known)}
         touched |= {day for n in new for day in self.governed[n].days} | self._days_said_about(new)
@@ -97,10 +91,6 @@ class Reading:
             read_parts[part.name] = before.model_copy(update={"annotates": tuple(sorted(about))})
         return Watermark(source=label, reader=self.known.reader, parts=read_parts)
 
-    @property
-    def _attribute_index(self) -> Path:
-        return self.folder / "attributes.duckdb"
-
     def _govern(self, places: Sequence[int]) -> None:
         tasks = [
             GovernTask(
@@ -111,7 +101,6 @@ class Reading:
                 settings=self.context.recipe.traces,
                 now=self.now,
                 erased=self.forgotten,
-                attributes=self._attribute_index if self.attributes and self.parts[place].holds == "calls" else None,
             )
             for place in places
             if place not in self.governed
@@ -133,8 +122,8 @@ class Reading:
             )
 
     def _days_said_about(self, places: Collection[int]) -> set[str]:
-        """Days of the traces in scores or attributes of these parts, as the table and the ledgers know them."""
-        files = [file for place in places if (file := annotations_file(self.folder, place)).exists()]
+        """Days of the traces in scores of these parts, as the table and the ledgers know them."""
+        files = [file for place in places if (file := scores_file(self.folder, place)).exists()]
         if not files or not self.known.parts:
             return set()
         said = pc.unique(pa.concat_tables(pq.read_table(file, columns=["trace_id"]) for file in files)["trace_id"])

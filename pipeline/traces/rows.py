@@ -34,16 +34,6 @@ class Score(msgspec.Struct):
     """Its category."""
 
 
-class Attributes(msgspec.Struct):
-    """What a source says of a whole trace. `metadata` is JSON; a call's own wins over it."""
-
-    trace_id: str
-    user_id: str | None
-    session_id: str | None
-    metadata: str
-    updated_at: datetime | None
-
-
 class Trace(msgspec.Struct):
     """One model call, with all that the loop may learn from it. Times without a zone are UTC."""
 
@@ -95,7 +85,6 @@ class Rows(msgspec.Struct):
     traces: list[Trace] = []
     rejected: list[Rejection] = []
     scores: list[Score] = []
-    attributes: list[Attributes] = []
 
 
 MESSAGE = pa.struct([(name, pa.string()) for name in ("role", "content", "tool_calls", "tool_call_id", "name")])

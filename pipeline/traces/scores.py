@@ -1,12 +1,18 @@
 """What a score says of an answer: a value from 0, worst, to 1, best, or nothing. The recipe declares it by name; else
-only people's thumbs count (0 or 1, a word of UP or DOWN, under a name of THUMBS), never texts, programs or judges."""
+only people's thumbs count (0 or 1, a word of UP or DOWN, under a name of THUMBS), never texts, programs or judges.
+Scores are masked, staged in a file for each part and joined to the calls of a day."""
 
 import re
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from pipeline.recipe.traces import ScoreMeaning
 from pipeline.traces.pii import Unmaskable, mask
+from pipeline.traces.pii.columns import mask_column
 from pipeline.traces.rows import Score
 
 UP = frozenset({"true", "1", "up", "thumbs_up", "positive", "good", "yes", "correct"})
@@ -147,3 +153,77 @@ def _shown(text: str) -> str:
         return mask(text[:60])
     except Unmaskable:
         return "[BINARY]"
+
+
+SCHEMA = pa.schema(
+    [
+        *((name, pa.string()) for name in ("id", "trace_id", "observation_id", "name")),
+        ("value", pa.float64()),
+        ("source", pa.string()),
+        ("updated_at", pa.timestamp("us", tz="UTC")),
+        ("part", pa.int32()),
+    ]
+)
+
+
+def scores_file(folder: Path, place: int) -> Path:
+    return folder / f"{place}.scores.parquet"
+
+
+class StagedScores:
+    """Writes the file of a part that has scores, with what they mean; `counts` are of them."""
+
+    def __init__(self, path: Path, part: int, meanings: Meanings) -> None:
+        self._path, self._part, self._meanings = path, part, meanings
+        self._writer: pq.ParquetWriter | None = None
+        self.counts = ScoreCounts()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def write(self, scores: Sequence[Score]) -> None:
+        if not scores:
+            return
+        meant = [self._meanings.of(score) for score in scores]
+        for score, each in zip(scores, meant, strict=True):
+            self.counts.add(score, each)
+        columns = {name: [getattr(score, name) for score in scores] for name in SCHEMA.names if name != "part"}
+        columns |= {"value": [each.value for each in meant], "part": [self._part] * len(scores)}
+        arrays = {field.name: pa.array(columns[field.name], field.type) for field in SCHEMA}
+        arrays |= {name: mask_column(arrays[name])[0] for name in ("name", "source")}
+        self._writer = self._writer or pq.ParquetWriter(self._path, SCHEMA)
+        self._writer.write_table(pa.table(arrays, schema=SCHEMA))
+
+
+# The newest export of each score on the calls that were admitted.
+FEEDBACK = """
+create table feedback as
+with newest as (
+    select s.* from read_parquet({scores}) s semi join admitted a on s.trace_id = a.trace_id
+    qualify row_number() over (partition by s.id order by s.updated_at desc nulls last, s.part desc) = 1
+),
+answers as (
+    select trace_id, observation_id, timestamp from judged where observation_id is not null
+    and (outcome is null or outcome not in ('superseded', 'intermediate', 'helper'))
+),
+about as (
+    select id, observation_id from newest where observation_id is not null
+    union all (
+        select n.id, a.observation_id from newest n join answers a using (trace_id) where n.observation_id is null
+        qualify row_number() over (
+            partition by n.id
+            order by coalesce(a.timestamp <= n.updated_at, true) desc, a.timestamp desc, a.observation_id
+        ) = 1
+    )
+)
+select a.part, a.row,
+       list(struct_pack(name := n.name, value := n.value, source := n.source) order by n.id) as feedback,
+       avg(n.value) as mean, count(n.value) as count
+from newest n join about using (id)
+join admitted a on n.trace_id = a.trace_id and about.observation_id = a.observation_id
+group by all
+"""

@@ -30,7 +30,7 @@ class ReadPart(Record):
     days: tuple[str, ...]
     """Days that have rows of it, and the day in its name."""
     annotates: tuple[str, ...] = ()
-    """Days of the traces that its scores or attributes are about."""
+    """Days of the traces that its scores are about."""
 
 
 class Watermark(Record):

@@ -196,4 +196,4 @@ def _of_part(source: Source, part: SourcePart, person: Person) -> Iterator[str]:
 
 
 def _rows_of(block: Rows, person: Person) -> int:
-    return sum(person.owns(each.user_id) for each in (*block.traces, *block.attributes))
+    return sum(person.owns(each.user_id) for each in block.traces)

@@ -24,18 +24,14 @@ def day_range(part: SourcePart) -> tuple[datetime, datetime]:
 
 
 def daily_parts(
-    section: LangfuseApiSource | MlflowSource,
-    folder: str,
-    identity: str,
-    holds: Holds = "calls",
-    days_before: int = 0,
+    section: LangfuseApiSource | MlflowSource, folder: str, identity: str, holds: Holds = "calls"
 ) -> Iterator[SourcePart]:
-    """A part for each day from `since` (and `days_before` it) to `until`, or today. `identity`: of what is asked for.
+    """A part for each day from `since` to `until`, or today. `identity`: of what is asked for.
 
     A server does not say what changed: a day counts as changed on each run while it is young, and once when it settles.
     """
     now = datetime.now(UTC)
-    day = section.since - timedelta(days=days_before)
+    day = section.since
     while day <= min(section.until or now.date(), now.date()):
         settled = (now.date() - day).days > section.settled_after_days
         state = "settled" if settled else now.isoformat()

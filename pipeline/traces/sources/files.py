@@ -1,7 +1,6 @@
 """Source files, listed and read as decompressed bytes through fsspec: a local folder and s3:// are one. A file that
 breaks off, changes or vanishes gives what came before, then raises `Broken`."""
 
-import io
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from itertools import chain
@@ -11,10 +10,9 @@ from fsspec.core import url_to_fs
 
 from pipeline.core.locations import bucket_fault, is_bucket
 from pipeline.core.storage import shown_path
-from pipeline.traces.sources.protocol import Broken, Digest, Holds, PartLimits, SourcePart
+from pipeline.traces.sources.protocol import Broken, Digest, Holds, SourcePart, check_size
 
-ENDINGS = (".gz", ".zst")
-JSON = (".jsonl", ".ndjson", ".json")
+LINES = (".jsonl", ".ndjson")
 CHUNK = 1 << 20
 PIECE = 1 << 16
 """Compressed bytes that are inflated at once: as many may be lost, at most, before a damaged place."""
@@ -25,8 +23,8 @@ S3_ATTEMPTS = 8
 class Files:
     """The files below one path or `s3://` prefix. Makes no connection until it is asked."""
 
-    def __init__(self, uri: str, limits: PartLimits | None = None) -> None:
-        self.label, self.limits = uri, limits or PartLimits()
+    def __init__(self, uri: str) -> None:
+        self.label = uri
         options: dict[str, Any] = {}
         if is_bucket(uri):
             # Standard mode retries 500s, throttling and timeouts; a range that failed is asked for again, whole.
@@ -39,7 +37,7 @@ class Files:
         self._fs: Any = fs
         self._root: str = root.rstrip("/")
 
-    def parts(self, folder: str = "", *, holds: Holds = "calls", suffixes: tuple[str, ...] = JSON) -> list[SourcePart]:
+    def parts(self, folder: str = "", *, holds: Holds = "calls", suffixes: tuple[str, ...] = LINES) -> list[SourcePart]:
         """Files of these formats below `folder`, in name order, without hidden ones. Raises ValueError when the source
         is not there, cannot be listed or holds a format that is not read."""
         with _reading(self.label):
@@ -55,7 +53,7 @@ class Files:
             raise ValueError(f"{shown_path(self.label)} is not there. Point traces.source.uri to the traces.")
         named = {path[len(self._root) + 1 :] or path.rpartition("/")[2]: info for path, info in listing.items()}
         named = {name: i for name, i in named.items() if not name.rpartition("/")[2].startswith((".", "_"))}
-        readable = [name for name in sorted(named) if bare_name(name).endswith(suffixes)]
+        readable = [name for name in sorted(named) if name.removesuffix(".gz").endswith(suffixes)]
         if unread := sorted(named.keys() - set(readable)):
             formats = ", ".join(suffixes)
             raise ValueError(f"{self.label} holds {unread[0]}, which is none of {formats}. Move the file away.")
@@ -76,7 +74,7 @@ class Files:
         try:
             for chunk in decompressed(stored, part.name):
                 inflated += len(chunk)
-                self.limits.check(inflated, read)
+                check_size(inflated, read)
                 yield chunk
         except Broken:
             for _ in stored:  # what was left unread belongs to the digest all the same
@@ -119,10 +117,6 @@ def _unreadable(uri: str, error: Exception) -> ValueError:
     )
 
 
-def bare_name(name: str) -> str:
-    return next((name.removesuffix(end) for end in ENDINGS if name.endswith(end)), name)
-
-
 def _version(info: dict[str, Any]) -> str:
     if etag := info.get("ETag") or info.get("etag"):
         return str(etag).strip('"')
@@ -137,9 +131,7 @@ def decompressed(chunks: Iterator[bytes], name: str) -> Iterator[bytes]:
     stored = chain([head], chunks)
     if head.startswith(b"\x1f\x8b"):
         yield from _gunzipped(stored)
-    elif head.startswith(b"\x28\xb5\x2f\xfd"):
-        yield from _unzstd(stored)
-    elif not head and name.endswith(ENDINGS):
+    elif not head and name.endswith(".gz"):
         raise Broken("the file is empty: an upload that never began")
     else:
         yield from stored
@@ -163,28 +155,3 @@ def _gunzipped(chunks: Iterator[bytes]) -> Iterator[bytes]:
                 member, begun = IgzipDecompressor(DECOMP_GZIP), False
     if begun:
         raise Broken("the gzip breaks off")
-
-
-def _unzstd(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    import pyarrow as pa
-
-    stream = pa.CompressedInputStream(pa.PythonFile(_Pipe(chunks), "r"), "zstd")
-    try:
-        while plain := stream.read(CHUNK):
-            yield plain
-    except OSError as error:
-        raise Broken("the zstd stream is damaged or breaks off") from error
-
-
-class _Pipe(io.RawIOBase):
-    def __init__(self, chunks: Iterator[bytes]) -> None:
-        self._chunks, self._left = chunks, memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        self._left = self._left or memoryview(next(self._chunks, b""))
-        size = min(len(buffer), len(self._left))
-        buffer[:size], self._left = self._left[:size], self._left[size:]
-        return size

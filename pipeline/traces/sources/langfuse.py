@@ -1,5 +1,5 @@
-"""Langfuse's words: how an observation becomes a trace, a score feedback, and a trace's own row its attributes, in the
-snake_case of the blob-storage export. The usual rows of an export are decoded by type, to the same values."""
+"""Langfuse's words: how an observation becomes a trace, and a score feedback, in the snake_case of the blob-storage
+export. The usual rows of an export are decoded by type, to the same values."""
 
 import math
 import re
@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, cast
 import msgspec
 
 from pipeline.traces.records import Reason
-from pipeline.traces.rows import Attributes, Rejection, Rows, Score, Trace
+from pipeline.traces.rows import Rejection, Rows, Score, Trace
 from pipeline.traces.sources import chat
 from pipeline.traces.sources.fields import (
     MOST,
@@ -33,8 +33,15 @@ from pipeline.traces.sources.shapes import ODD, decoded, object_of
 MODEL_CALL = "GENERATION"
 
 
-class TraceRow(msgspec.Struct):
+class Observation(msgspec.Struct, kw_only=True):
+    """A row of `observations_v2/`. Numbers may come as text: ClickHouse writes its integers so."""
+
     id: str
+    trace_id: str
+    type: str
+    start_time: Any
+    end_time: Any = None
+    updated_at: Any = None
     user_id: str | None = None
     session_id: str | None = None
     metadata: Any = None
@@ -42,16 +49,6 @@ class TraceRow(msgspec.Struct):
     release: Any = None
     environment: Any = None
     tags: Any = None
-    updated_at: Any = None
-
-
-class Observation(TraceRow, kw_only=True):
-    """A row of `observations_v2/` or `observations/`. Numbers may come as text: ClickHouse writes its integers so."""
-
-    trace_id: str
-    type: str
-    start_time: Any
-    end_time: Any = None
     name: Any = None
     provided_model_name: str | None = None
     level: str | None = None
@@ -107,7 +104,7 @@ class ScoreRow(msgspec.Struct):
     updated_at: Any = None
 
 
-KINDS = {"calls": Observation, "scores": ScoreRow, "attributes": TraceRow}
+KINDS = {"calls": Observation, "scores": ScoreRow}
 
 
 @cache
@@ -121,19 +118,17 @@ def row_of(given: Mapping[str, Any], kind: type[msgspec.Struct]) -> dict[str, An
     return {name: given[key] for name, key in _api_names(kind).items() if key in given}
 
 
-def add(rows: Rows, line: int, decode: Callable[[], Observation | ScoreRow | TraceRow]) -> None:
+def add(rows: Rows, line: int, decode: Callable[[], Observation | ScoreRow]) -> None:
     """Put one row of the source where it belongs in `rows`. It ends in exactly one place, whatever it holds."""
-    row: Observation | ScoreRow | TraceRow | None = None
+    row: Observation | ScoreRow | None = None
     try:
         row = decode()
         if isinstance(row, Observation):
             put(rows, trace_of(row, line))
-        elif isinstance(row, TraceRow):
-            rows.attributes.append(_attributes(row))
         elif (score := _score(row)) is not None:
             rows.scores.append(score)
     except Exception as error:  # the boundary of one row: it must not stop the others
-        trace_id = None if row is None else row.trace_id if isinstance(row, Observation | ScoreRow) else row.id
+        trace_id = None if row is None else row.trace_id
         day = day_of(row.start_time) if isinstance(row, Observation) else None
         rows.rejected.append(refusal(line, error, trace_id, day))
 
@@ -209,12 +204,6 @@ def trace_of(row: Observation, line: int) -> Trace | Rejection:
         name=row.name if isinstance(row.name, str) else None,
     )
     return said(trace, asked, answered, failed=row.level == "ERROR")
-
-
-def _attributes(row: TraceRow) -> Attributes:
-    marks = {"trace_version": row.version, "release": row.release, "tags": row.tags}
-    metadata = marked(metadata_text(row.metadata), environment=row.environment, **marks)
-    return Attributes(row.id, row.user_id or None, row.session_id or None, metadata, utc_or_none(row.updated_at))
 
 
 def _score(row: ScoreRow) -> Score | None:

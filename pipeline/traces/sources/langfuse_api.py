@@ -1,7 +1,5 @@
 """Reader of a Langfuse server's public API: generations and scores, one part a UTC day. Written from the API of the
-Python SDK 5.0.4 and, for the first API (`/observations`, `/traces`), 3.15.0."""
-
-from __future__ import annotations
+Python SDK 5.0.4."""
 
 import time
 from collections.abc import Generator, Iterator, Mapping
@@ -23,7 +21,7 @@ ROOT = "/api/public"
 FIELDS = "core,basic,time,io,metadata,model,usage,metrics,trace_context"
 ADVICE = (
     "Set LANGFUSE_BASE_URL to the server that has the project, and LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY to keys "
-    "of that project (Settings, API keys)."
+    "of that project (Settings, API keys). Langfuse before version 4 is not read."
 )
 
 
@@ -32,33 +30,37 @@ class _Listing(NamedTuple):
 
     path: str
     holds: Holds
-    numbered: bool
-    """Whether pages have numbers, instead of a cursor."""
     limit: int
-    fields: str = ""
-    """Field groups that are asked for; empty: the path has none."""
+    fields: str
+    """Field groups that are asked for."""
+    moment: str
 
 
 LISTINGS = {
-    "observations_v2": _Listing(f"{ROOT}/v2/observations", "calls", False, 500, FIELDS),
-    "observations": _Listing(f"{ROOT}/observations", "calls", True, 100),
-    "traces": _Listing(f"{ROOT}/traces", "attributes", True, 100, "core,io"),
-    "scores_v3": _Listing(f"{ROOT}/v3/scores", "scores", False, 100, "subject"),
-    "scores": _Listing(f"{ROOT}/v2/scores", "scores", True, 100),
+    "observations_v2": _Listing(f"{ROOT}/v2/observations", "calls", 500, FIELDS, "StartTime"),
+    "scores_v3": _Listing(f"{ROOT}/v3/scores", "scores", 100, "subject", "Timestamp"),
 }
-"""By the folder that a part's name begins with. A server that is replaced by a newer one has other parts."""
+"""By the folder that a part's name begins with."""
 TIMEOUT_S = 60.0
 ATTEMPTS = 7
 """Requests for one page; before each new one a pause that doubles from FIRST_PAUSE_S, or as long as the server asks."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
 LONGEST_WAIT_S = 900.0
 """A server that asks to wait longer has no quota left for today: that is a person's matter."""
-Parameters = Mapping[str, str | int | tuple[str, ...]]
+Parameters = Mapping[str, str | int | tuple[str, ...] | None]
+
+
+class Page(msgspec.Struct):
+    data: list[msgspec.Raw]
+    meta: dict[str, Any] = {}
+
+
+class PageTooLarge(ValueError):
+    """A page that the server does not send."""
 
 
 class LangfuseApi:
-    """`uri` is `https://PUBLIC_KEY:SECRET_KEY@host`. A row's line is its place in the order in which it came. Where a
-    server has no `/v2/observations` (self-hosted before version 4) or `/v3/scores`, the older paths are read."""
+    """`uri` is `https://PUBLIC_KEY:SECRET_KEY@host`. A row's line is its place in the order in which it came."""
 
     def __init__(self, uri: str, section: LangfuseApiSource) -> None:
         address = urlsplit(uri)
@@ -68,20 +70,18 @@ class LangfuseApi:
 
     def parts(self) -> list[SourcePart]:
         """Each day of each of its listings, with rows or not: a day without any is proved empty."""
-        with self._server() as api:
+        with self._server() as client:
             asked = digest_json([self._section.environments, self._section.whole_metadata])[:16]
-            identity = f"{self._project(api)} {asked}"
-            folders = self._folders(api)
-        listed: list[SourcePart] = []
-        for folder in folders:
-            holds = LISTINGS[folder].holds
-            # A trace may begin on the day before its call.
-            listed += daily_parts(self._section, folder, identity, holds, days_before=int(holds == "attributes"))
-        return sorted(listed)
+            identity = f"{self._project(client)} {asked}"
+        return [
+            part
+            for folder, listing in LISTINGS.items()
+            for part in daily_parts(self._section, folder, identity, listing.holds)
+        ]
 
     def probe(self) -> None:
-        with self._server() as api:
-            self._project(api)
+        with self._server() as client:
+            self._project(client)
 
     def remains(self) -> str:
         return (
@@ -100,121 +100,89 @@ class LangfuseApi:
                 add(block, line + 1, lambda: msgspec.convert(row, kind))
             return line + 1
 
-        with self._server() as api:
-            pages = ([_read(bytes(text), kind) for text in page] for page in self._pages(api, listing, part))
+        with self._server() as client:
+            pages = ([_read(bytes(text), kind) for text in page] for page in self._pages(client, listing, part))
             yield from read_pages(part, digest, pages, put)
 
     @contextmanager
-    def _server(self) -> Generator[WebApi]:
+    def _server(self) -> Generator[Any]:
         """A redirection is not followed: it would take the credentials with it."""
         import httpx2
 
         with httpx2.Client(base_url=self._root, auth=self._keys, timeout=TIMEOUT_S, follow_redirects=False) as client:
-            yield WebApi(client, self.label)
+            yield client
 
-    def _pages(self, api: WebApi, listing: _Listing, part: SourcePart) -> Iterator[list[msgspec.Raw]]:
+    def _pages(self, client: Any, listing: _Listing, part: SourcePart) -> Iterator[list[msgspec.Raw]]:
+        """The pages of a path by their cursors; smaller ones where they are too large for the server. Raises as
+        `_page`."""
         first, end = (moment.strftime("%Y-%m-%dT%H:%M:%SZ") for moment in day_range(part))
-        field = "StartTime" if listing.holds == "calls" else "Timestamp"
-        asked: dict[str, str | int | tuple[str, ...]] = {f"from{field}": first, f"to{field}": end}
-        asked |= {"fields": listing.fields} if listing.fields else {}
-        asked |= {"environment": self._section.environments} if self._section.environments else {}
-        asked |= {"type": "GENERATION"} if listing.holds == "calls" else {}
-        if listing.fields == FIELDS and self._section.whole_metadata:
-            asked["expandMetadata"] = ",".join(self._section.whole_metadata)
-        return api.pages(listing, asked)
+        asked = {f"from{listing.moment}": first, f"to{listing.moment}": end, "fields": listing.fields}
+        asked |= {"environment": self._section.environments}
+        if listing.holds == "calls":
+            asked |= {"type": "GENERATION", "expandMetadata": ",".join(self._section.whole_metadata)}
+        limit, cursor = listing.limit, None
+        while True:
+            try:
+                page = self._page(client, listing.path, {**asked, "limit": limit, "cursor": cursor})
+            except PageTooLarge:
+                if limit == 1:
+                    raise
+                limit = limit // 2
+                continue
+            yield page.data
+            before, cursor = cursor, page.meta.get("cursor")
+            if cursor and cursor == before:
+                raise ValueError(f"{self.label} gives the same cursor of {listing.path} again. Tell its operator.")
+            if not cursor:
+                return
 
-    def _folders(self, api: WebApi) -> list[str]:
-        first = {"fromStartTime": f"{self._section.since.isoformat()}T00:00:00Z", "limit": 1}
-        calls = ["observations_v2"] if api.get(LISTINGS["observations_v2"].path, first) else ["observations", "traces"]
-        return [*calls, "scores_v3" if api.get(LISTINGS["scores_v3"].path, {"limit": 1}) else "scores"]
-
-    def _project(self, api: WebApi) -> str:
+    def _project(self, client: Any) -> str:
         """The id of the keys' project: the days of another one are other parts."""
-        page = api.page(f"{ROOT}/projects", {})
+        page = self._page(client, f"{ROOT}/projects", {})
         try:
             return str(msgspec.json.decode(page.data[0])["id"])
         except (IndexError, KeyError, TypeError, msgspec.DecodeError) as error:
             raise ValueError(f"{self.label} names no project of these keys. {ADVICE}") from error
 
-
-class Page(msgspec.Struct):
-    data: list[msgspec.Raw]
-    meta: dict[str, Any] = {}
-
-
-class PageTooLarge(ValueError):
-    """A page that the server does not send."""
-
-
-class WebApi:
-    """A server behind an `httpx2.Client`."""
-
-    def __init__(self, client: Any, label: str) -> None:
-        self._client, self._label = client, label
-
-    def pages(self, listing: _Listing, parameters: Parameters) -> Iterator[list[msgspec.Raw]]:
-        """The pages of a path that numbers them from 1, or gives a cursor to the next one; smaller ones where they are
-        too large for the server. Raises as `page`."""
-        limit, number, cursor = listing.limit, 1, None
-        while True:
-            at = {"page": number} if listing.numbered else {} if cursor is None else {"cursor": cursor}
-            try:
-                page = self.page(listing.path, {**parameters, **at, "limit": limit})
-            except PageTooLarge:
-                if limit == 1:
-                    raise
-                number, limit = (number - 1) * limit // (limit // 2) + 1, limit // 2
-                continue
-            yield page.data
-            before, cursor = cursor, page.meta.get("cursor")
-            if cursor and cursor == before:
-                raise ValueError(f"{self._label} gives the same cursor of {listing.path} again. Tell its operator.")
-            if not (page.data and number < int(page.meta.get("totalPages") or 0) if listing.numbered else cursor):
-                return
-            number += 1
-
-    def page(self, path: str, parameters: Parameters) -> Page:
+    def _page(self, client: Any, path: str, parameters: Parameters) -> Page:
         """Raises ServerAway, or ValueError that says what to do when the server refuses."""
-        body = self.get(path, parameters)
-        if body is None:
-            raise ValueError(f"{self._label} has no {path} (404). {ADVICE}")
         try:
-            return msgspec.json.decode(body, type=Page)
+            return msgspec.json.decode(self._asked(client, path, parameters), type=Page)
         except msgspec.MsgspecError as error:
             raise ValueError(
-                f"{self._label} answers {path} with something else than a page of rows. Give the root of the "
+                f"{self.label} answers {path} with something else than a page of rows. Give the root of the "
                 "server, such as https://host, and no page of its user interface."
             ) from error
 
-    def get(self, path: str, parameters: Parameters) -> bytes | None:
-        """The body of a 200, None for a 404."""
+    def _asked(self, client: Any, path: str, parameters: Parameters) -> bytes:
         import httpx2
 
+        given = {name: value for name, value in parameters.items() if value}
         why = ""
         for attempt in range(ATTEMPTS):
             pause = min(FIRST_PAUSE_S * 2**attempt, LONGEST_PAUSE_S)
             try:
-                reply = self._client.get(path, params=parameters)
+                reply = client.get(path, params=given)
             except httpx2.TransportError as error:
                 why = type(error).__name__
             else:
                 status = reply.status_code
-                if status in (200, 404):
-                    return reply.content if status == 200 else None
+                if status == 200:
+                    return reply.content
                 if status not in (408, 429) and status < 500:
                     what = f"the credentials ({status} for {path})" if status in (401, 403) else f"{path} ({status})"
                     kind = PageTooLarge if status == 413 else ValueError
-                    raise kind(f"{self._label} refuses {what}. {ADVICE}")
+                    raise kind(f"{self.label} refuses {what}. {ADVICE}")
                 why, after = f"status {status}", reply.headers.get("Retry-After", "")
                 pause = float(after) if after.isdecimal() else pause
                 if pause > LONGEST_WAIT_S:
                     raise ValueError(
-                        f"{self._label} asks to wait {pause:,.0f} s ({why}): no quota is left. Run again then."
+                        f"{self.label} asks to wait {pause:,.0f} s ({why}): no quota is left. Run again then."
                     )
             if attempt + 1 < ATTEMPTS:
                 time.sleep(pause)
         advice = "Check LANGFUSE_BASE_URL, and that the server runs."
-        raise ServerAway(f"{self._label} does not answer {path} ({why}, {ATTEMPTS} times). {advice}")
+        raise ServerAway(f"{self.label} does not answer {path} ({why}, {ATTEMPTS} times). {advice}")
 
 
 def _read(text: bytes, kind: type[msgspec.Struct]) -> tuple[bytes, dict[str, Any] | str]:

@@ -10,7 +10,7 @@ from pipeline.traces.sources.langfuse_export import LangfuseExport
 from pipeline.traces.sources.mlflow_traces import MlflowTraces
 from pipeline.traces.sources.otel import Otel
 from pipeline.traces.sources.prompts import Prompts
-from pipeline.traces.sources.protocol import Address, Digest, PartLimits, Source, SourcePart
+from pipeline.traces.sources.protocol import Address, Digest, Source, SourcePart
 
 SERVED = "served"
 """Folder of the gateway's spans, below the root of the embedded production's export."""
@@ -20,11 +20,11 @@ class EmbeddedProduction:
     """The Langfuse export of what champions served, under its own names, and the spans of what the gateway served while
     rollouts ran, under `served/`."""
 
-    def __init__(self, uri: str, limits: PartLimits | None = None) -> None:
+    def __init__(self, uri: str) -> None:
         self.label = uri
-        self._export = LangfuseExport(uri, limits)
+        self._export = LangfuseExport(uri)
         self._has_served = any(Path(uri, SERVED).rglob("*.jsonl"))
-        self._served = Otel(f"{uri}/{SERVED}", limits)
+        self._served = Otel(f"{uri}/{SERVED}")
 
     def parts(self) -> list[SourcePart]:
         served = self._served.parts() if self._has_served else []
@@ -57,4 +57,4 @@ def open_source(address: Address) -> Source:
         case "custom":
             return create(section, uri)
         case kind:
-            return FILES[kind](uri, address.limits)
+            return FILES[kind](uri)

@@ -12,9 +12,9 @@ from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows, Trace
 from pipeline.traces.sources import chat, genai, otlp
 from pipeline.traces.sources.fields import EPOCH, count, metadata_text, put, said
-from pipeline.traces.sources.files import Files
+from pipeline.traces.sources.files import LINES, Files
 from pipeline.traces.sources.lines import blocks, refusal
-from pipeline.traces.sources.protocol import Digest, PartLimits, SourcePart
+from pipeline.traces.sources.protocol import Digest, SourcePart
 
 TOOLS = "gen_ai.tool.definitions"
 ENDED_IN_CALL = frozenset({"tool_calls", "tool_call", "tool_use", "function_call"})
@@ -36,12 +36,12 @@ class Otel:
     """A row's line is the place of its span or log record in the file, from 1; the records of a call are one row with
     its span."""
 
-    def __init__(self, uri: str, limits: PartLimits | None = None) -> None:
+    def __init__(self, uri: str) -> None:
         self.label = uri
-        self._files = Files(uri, limits)
+        self._files = Files(uri)
 
     def parts(self) -> list[SourcePart]:
-        parts = self._files.parts()
+        parts = self._files.parts(suffixes=(*LINES, ".json"))
         if not parts:
             raise ValueError(
                 f"{self.label} has no JSON lines of OTLP. Point traces.source.uri to the folder of the spans."
@@ -53,7 +53,7 @@ class Otel:
 
     def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
         place, calls = 0, Calls()
-        for batch in blocks(self._files.chunks(part, digest), part.name):
+        for batch in blocks(self._files.chunks(part, digest)):
             rows = Rows()
             for _, text in batch.lines():
                 try:

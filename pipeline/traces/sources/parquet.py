@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection
 from pipeline.traces.sources.files import Files
-from pipeline.traces.sources.protocol import BLOCK, MAX_LINE, Broken, Digest, PartLimits, SourcePart
+from pipeline.traces.sources.protocol import BLOCK, MAX_LINE, Broken, Digest, SourcePart, check_size
 
 MAX_ROWS = 4_096
 """Read at once. A text that many rows share is stored once: so many copies of it are held."""
@@ -28,9 +28,9 @@ def records(files: Files, part: SourcePart, digest: Digest, columns: Sequence[st
         try:
             for chunk in files.stored(part, digest):
                 copy.write(chunk)
-            for batch in _bounded(copy, part, files.limits, columns):
+            for batch in _bounded(copy, part, columns):
                 size += batch.nbytes
-                files.limits.check(size, part.size)
+                check_size(size, part.size)
                 if batch.nbytes > MAX_LINE and batch.num_rows == 1:
                     detail = f"a row of over {MAX_LINE} bytes"
                     yield RecordBatch([], [Rejection(line + 1, Reason.TOO_LONG, detail=detail)])
@@ -41,7 +41,7 @@ def records(files: Files, part: SourcePart, digest: Digest, columns: Sequence[st
             yield RecordBatch([], [Rejection(line + 1, error.reason, detail=str(error))])
 
 
-def _bounded(stream: Any, part: SourcePart, limits: PartLimits, columns: Sequence[str]) -> Iterator[Any]:
+def _bounded(stream: Any, part: SourcePart, columns: Sequence[str]) -> Iterator[Any]:
     """Batches of at most BLOCK bytes, or one row. Raises Broken."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -49,7 +49,7 @@ def _bounded(stream: Any, part: SourcePart, limits: PartLimits, columns: Sequenc
     try:
         file = pq.ParquetFile(stream, buffer_size=1 << 20, pre_buffer=False)
         groups = [file.metadata.row_group(n) for n in range(file.metadata.num_row_groups)]
-        limits.check(sum(group.total_byte_size for group in groups), part.size)
+        check_size(sum(group.total_byte_size for group in groups), part.size)
         width = max([1, *(group.total_byte_size // max(group.num_rows, 1) for group in groups)])
         wanted = [name for name in file.schema_arrow.names if name in columns]
         for batch in file.iter_batches(max(1, min(MAX_ROWS, BLOCK // width)), columns=wanted):

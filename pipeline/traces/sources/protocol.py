@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from datetime import date
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
-from pipeline.recipe.traces import Traces
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rows
 
@@ -14,10 +13,12 @@ BLOCK = 16 << 20
 """Decoded bytes of the source after which a block of rows is handed on: what bounds the memory of a worker."""
 MAX_LINE = 16 << 20
 """A longer line is skipped unread and counted as `too_long`."""
+MAX_PART, MAX_RATIO = 64 << 30, 200
+"""What one part may inflate to: bytes, and bytes for each stored one. Logs of chats compress 5 to 40 times."""
 FREE = 64 << 20
 """Inflated bytes of a part before its ratio counts: a small file of blanks does no harm."""
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
-Holds = Literal["calls", "scores", "attributes"]
+Holds = Literal["calls", "scores"]
 
 
 class Broken(Exception):
@@ -42,24 +43,15 @@ class SourcePart(NamedTuple):
     size: int
     """Bytes as stored (0 where unknown)."""
     holds: Holds = "calls"
-    """Scores and attributes of traces are read first, and joined to the calls."""
+    """Scores are read first, and joined to the calls."""
 
 
-class PartLimits(NamedTuple):
-    """What one part may inflate to: bytes, and bytes for each stored one."""
-
-    max_bytes: int = 64 << 30
-    max_ratio: int = 200
-
-    def check(self, inflated: int, stored: int) -> None:
-        if inflated > self.max_bytes:
-            raise TooLarge(f"the file inflates to over {self.max_bytes} bytes: write smaller ones")
-        if inflated > FREE and inflated > self.max_ratio * stored:
-            raise TooLarge(f"the file inflates to over {self.max_ratio} times its size")
-
-
-def limits_of(settings: Traces) -> PartLimits:
-    return PartLimits(settings.max_part_bytes, settings.max_part_ratio)
+def check_size(inflated: int, stored: int) -> None:
+    """Raises TooLarge for a part that inflates to more than it may."""
+    if inflated > MAX_PART:
+        raise TooLarge(f"the file inflates to over {MAX_PART} bytes: write smaller ones")
+    if inflated > FREE and inflated > MAX_RATIO * stored:
+        raise TooLarge(f"the file inflates to over {MAX_RATIO} times its size")
 
 
 def named_day(name: str) -> str | None:
@@ -118,5 +110,3 @@ class Address(NamedTuple):
     section: Any
     uri: str
     """Path, `s3://` prefix, or a database URL (which may hold a password: it is never logged)."""
-    limits: PartLimits = PartLimits()
-    """Of each of its files."""

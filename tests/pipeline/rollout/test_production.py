@@ -77,14 +77,14 @@ def test_answers_are_graded_by_the_version_they_name(tmp_path: Path) -> None:
         *answers(3, OTHER, first=20),
         *answers(2, "model", first=30),
     ]
-    write(tmp_path, "observations/2026-01-05.jsonl", rows)
+    write(tmp_path, "observations_v2/2026-01-05.jsonl", rows)
     seen = look(tmp_path, rewards=Rewards.model_validate({"verifier": {"kind": "exact"}}))
     assert (seen.champion.graded, seen.canary.graded) == (10, 10)
     assert seen.champion.correct > seen.canary.correct + 4, "a wrong answer keeps only what rules give"
 
 
 def test_a_row_is_counted_in_one_of_two_looks(tmp_path: Path) -> None:
-    write(tmp_path, "observations/2026-01-05.jsonl", [*answers(10, A), *answers(10, B, first=20)])
+    write(tmp_path, "observations_v2/2026-01-05.jsonl", [*answers(10, A), *answers(10, B, first=20)])
     first = look(tmp_path, request(now=START + 24))
     assert (first.champion.graded, first.canary.graded) == (10, 5) and first.whole.graded_until == START + 24
     second = look(tmp_path, request(since=START + 24, graded_since=first.whole.graded_until))
@@ -98,7 +98,7 @@ def late(held: Sequence[RewardSample]) -> list[Finding]:
 
 
 def test_labels_that_come_late_hold_the_watermark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path, "observations/2026-01-05.jsonl", [*answers(30, A), *answers(30, B, first=30)])
+    write(tmp_path, "observations_v2/2026-01-05.jsonl", [*answers(30, A), *answers(30, B, first=30)])
     with monkeypatch.context() as labels:
         labels.setattr("pipeline.rollout.production.composed", lambda rewards: late)
         seen = look(tmp_path)
@@ -111,7 +111,7 @@ def test_labels_that_come_late_hold_the_watermark(tmp_path: Path, monkeypatch: p
 
 def test_where_thumbs_alone_grade_the_unrated_are_counted(tmp_path: Path) -> None:
     rows = [*answers(4, A), *answers(4, B, wrong=4, first=10)]
-    write(tmp_path, "observations/2026-01-05.jsonl", rows)
+    write(tmp_path, "observations_v2/2026-01-05.jsonl", rows)
     thumbs = [score(n, n, float(n < 10)) for n in (0, 1, 10)]
     write(tmp_path, "scores/2026-01-06.jsonl", [*thumbs, score(99, 11, 1.0, source="EVAL")])
     seen = look(tmp_path, within_s=60.0)
@@ -146,8 +146,8 @@ def test_a_version_is_named_never_guessed(given: Trace, version: str) -> None:
 
 
 def test_grades_join_what_a_metrics_server_counted(tmp_path: Path) -> None:
-    write(tmp_path, "observations/2026-01-05.jsonl", [*answers(10, A), *answers(10, B, first=20)])
-    write(tmp_path, "observations/2026-01-06.jsonl", answers(3, OTHER, first=12))
+    write(tmp_path, "observations_v2/2026-01-05.jsonl", [*answers(10, A), *answers(10, B, first=20)])
+    write(tmp_path, "observations_v2/2026-01-06.jsonl", answers(3, OTHER, first=12))
     notes: list[str] = []
     seen = look(tmp_path, request(now=START + 54), lag_s=30.0, log=notes.append)
     assert seen.whole.window_end == START + 24
@@ -162,7 +162,7 @@ def test_users_who_refused_or_are_forgotten_are_not_graded(tmp_path: Path) -> No
     refused = {"metadata": {"user_consent": "false", "expected_answer": "1"}}
     rows = [*answers(8, A), *answers(2, A, first=10, **refused), *answers(4, B, first=20)]
     rows += answers(4, B, first=30, user_id="forgotten")
-    write(tmp_path, "observations/2026-01-05.jsonl", rows)
+    write(tmp_path, "observations_v2/2026-01-05.jsonl", rows)
     before, after = look(tmp_path), look(tmp_path, erased=lambda: forgetting("forgotten"))
     assert (before.champion.graded, before.canary.graded) == (8, 8)
     assert after.canary.graded == 4

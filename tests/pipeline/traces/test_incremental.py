@@ -1,6 +1,5 @@
 """What is read again, what is not, and that nothing is lost or counted twice on the way."""
 
-import json
 import os
 import signal
 import subprocess
@@ -13,7 +12,7 @@ from pipeline.core.layout import WATERMARK
 from pipeline.core.storage import Store
 from pipeline.traces.lake import local_lake, open_lake
 from pipeline.traces.materialize import read
-from pipeline.traces.records import DayReport, GovernedTraces, Reason
+from pipeline.traces.records import DayReport, GovernedTraces
 from pipeline.traces.watermark import Watermark
 from tests.variants import one_and_variants
 
@@ -69,33 +68,6 @@ def test_feedback_that_changes_reopens_its_days(run: Run, store: Store, export: 
     assert means() == [None, 0.0]
     value.unlink()
     assert means() == [None, None]
-
-
-def test_attributes_of_the_older_layout_reopen_rejected_rows(run: Run, store: Store, export: Path) -> None:
-    row = {**observation(1), "metadata": {"expected_answer": "2"}, "user_id": None, "session_id": None}
-    write(export, "observations/2026-01-05.jsonl", [row])
-    trace = {"id": "t1", "timestamp": at(5), "user_id": "a@example.com", "updated_at": at(5)}
-    write(export, "traces/2026-01-05.jsonl", [{**trace, "metadata": {}}])
-    assert run(min_admitted_share=0.0).rejected == {Reason.CONSENT: 1}
-    write(export, "traces/2026-01-06.jsonl", [{**trace, "metadata": {"user_consent": "true"}, "updated_at": at(6)}])
-    governed = run()
-    assert governed.rejected == {}
-    (result,) = read(store, local_lake(store), governed.iteration.dataset).to_pylist()
-    assert (result["reference"], json.loads(result["metadata"])["user_consent"]) == ("2", "true")
-    assert result["user_id"].startswith("pseudonym-")
-
-
-def test_what_a_call_says_of_itself_wins_over_its_trace(run: Run, store: Store, export: Path) -> None:
-    own: list[dict[str, str]] = [{}, {"user_consent": "false"}, {"confidential": "yes"}, {"region": "eu"}]
-    calls = [observation(n, metadata=said, user_id=["u0", None][n % 2]) for n, said in enumerate(own)]
-    write(export, "observations/2026-01-05.jsonl", calls)
-    said = {"user_consent": "true", "confidential": "no", "region": "us"}
-    traces = [{"id": f"t{n}", "timestamp": at(5), "user_id": "of the trace", "metadata": said} for n in range(4)]
-    write(export, "traces/2026-01-05.jsonl", traces)
-    governed = run(regions_allowed=("us",))
-    assert governed.rejected == {Reason.CONSENT: 1, Reason.CONFIDENTIAL: 1, Reason.REGION: 1}
-    (result,) = read(store, local_lake(store), governed.iteration.dataset).to_pylist()
-    assert result["user_id"] == "u0"
 
 
 KILLED = """

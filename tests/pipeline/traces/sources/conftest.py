@@ -18,7 +18,6 @@ def all_of(blocks: Iterable[Rows]) -> Rows:
         result.traces += rows.traces
         result.rejected += rows.rejected
         result.scores += rows.scores
-        result.attributes += rows.attributes
     return result
 
 

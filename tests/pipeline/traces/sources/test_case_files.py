@@ -28,7 +28,7 @@ from .conftest import read, reasons, write
 from .spans import expanded, logs, message, request, span
 
 CASES = Path(__file__).parent / "cases"
-FOLDERS = {"calls": "observations_v2/", "scores": "scores/", "attributes": "traces/"}
+FOLDERS = {"calls": "observations_v2/", "scores": "scores/"}
 
 
 class SourceCase(NamedTuple):
@@ -48,7 +48,7 @@ def source_cases(*kinds: str) -> list[SourceCase]:
 
 def plain(rows: Rows) -> dict[str, Any]:
     """Rows as a case has them, in the order of their lines."""
-    lists = {"traces": rows.traces, "rejected": rows.rejected, "scores": rows.scores, "attributes": rows.attributes}
+    lists = {"traces": rows.traces, "rejected": rows.rejected, "scores": rows.scores}
     in_order = {name: sorted(map(_own, of), key=lambda row: row.get("line", 0)) for name, of in lists.items() if of}
     shown = json.loads(msgspec.json.encode(in_order))
     for row in shown.get("traces", []):
@@ -70,7 +70,7 @@ def _made(field: Any) -> list[Any]:
 def rows_of(folder: Path, kind: str, lines: list[Any], holds: str = "calls") -> Rows:
     prefix = FOLDERS[holds] if kind == "langfuse_export" else ""
     if prefix and holds != "calls":
-        write(folder, "observations/a.jsonl", [])
+        write(folder, "observations_v2/a.jsonl", [])
     write(folder, f"{prefix}a.jsonl", lines)
     settings = Traces.model_validate({"source": {"kind": kind, "uri": str(folder)}})
     source = open_source(Address(settings.source, str(folder)))

@@ -1,5 +1,6 @@
-"""Langfuse's public API: pages, limits, settled days, and what is said of a refusal."""
+"""Langfuse's public API, answered as it documents it (SDK 5.0.4): keys, cursors, fields, limits, settled days."""
 
+import base64
 import hashlib
 import json
 from collections.abc import Iterator
@@ -17,8 +18,6 @@ from pipeline.traces.lake import local_lake
 from pipeline.traces.records import GovernedTraces
 from pipeline.traces.sources import langfuse_api
 from pipeline.traces.sources.langfuse_api import LangfuseApi
-from tests.langfuse_server import Langfuse, Row
-from tests.variants import one_and_variants
 
 from ..conftest import NOW, govern
 from .conftest import all_of, read, reasons
@@ -26,6 +25,103 @@ from .conftest import all_of, read, reasons
 pytestmark = pytest.mark.slow
 
 DAY = date(2026, 1, 5)
+
+
+KEYS = ("pk-lf-1", "sk-lf-1")
+GROUPS = {
+    "core": ("id", "traceId", "startTime", "endTime", "projectId", "parentObservationId", "type"),
+    "basic": ("name", "level", "statusMessage", "version", "environment", "userId", "sessionId"),
+    "time": ("completionStartTime", "createdAt", "updatedAt"),
+    "io": ("input", "output"),
+    "metadata": ("metadata",),
+    "model": ("model", "internalModelId", "modelParameters"),
+    "usage": ("usageDetails", "costDetails", "totalCost"),
+    "prompt": ("promptId", "promptName", "promptVersion"),
+    "metrics": ("latency", "timeToFirstToken"),
+    "trace_context": ("tags", "release", "traceName"),
+}
+SHOWN = 200
+"""Characters of a value of metadata that are shown, where it is not expanded."""
+Row = dict[str, Any]
+Answer = tuple[int, Any, dict[str, str]]
+
+
+class Langfuse:
+    """What the server has, and how it behaves. `requests`: the paths with their parameters, as they came."""
+
+    def __init__(self) -> None:
+        self.observations: list[Row] = []
+        self.scores: list[Row] = []
+        self.project = "p1"
+        self.refusals: list[Answer] = []
+        """Given first, one a request that is no listing of projects."""
+        self.most_bytes = 5_000_000
+        self.requests: list[tuple[str, dict[str, str]]] = []
+        self.uri = f"http://{':'.join(KEYS)}@langfuse"
+
+    def respond(self, request: httpx2.Request) -> httpx2.Response:
+        if request.url.host != "langfuse":
+            raise httpx2.ConnectError("refused")
+        asked = dict(request.url.params.items())
+        status, body, headers = self.answer(request.url.path, asked, request.headers.get("Authorization", ""))
+        if status == 0:
+            raise httpx2.RemoteProtocolError("it goes away in the middle of an answer")
+        return httpx2.Response(status, headers=headers, text=body if isinstance(body, str) else json.dumps(body))
+
+    def answer(self, path: str, asked: dict[str, str], authorization: str) -> Answer:
+        self.requests.append((path, asked))
+        if authorization != "Basic " + base64.b64encode(":".join(KEYS).encode()).decode():
+            return 401, {"message": "Invalid credentials. Confirm that you've configured the correct host."}, {}
+        if path == "/api/public/projects":
+            return 200, {"data": [{"id": self.project, "name": "desk", "metadata": {}}]}, {}
+        if self.refusals:
+            return self.refusals.pop(0)
+        match path.removeprefix("/api/public/"):
+            case "v2/observations":
+                rows = self._chosen(self.observations, asked, "startTime")
+                expanded = asked.get("expandMetadata", "").split(",")
+                names = {name for group in (asked.get("fields") or "core,basic").split(",") for name in GROUPS[group]}
+                chosen = [{k: v for k, v in row.items() if k in names | {*GROUPS["core"]}} for row in rows]
+                return self._by_cursor([_cut(row, expanded) for row in chosen], asked, 1000)
+            case "v3/scores":
+                rows = self._chosen(self.scores, asked, "timestamp")
+                subject = "subject" in asked.get("fields", "")
+                shown = [{k: v for k, v in row.items() if subject or k != "subject"} for row in rows]
+                return self._by_cursor(shown, asked, 100)
+            case _:
+                return 404, {"message": "Not found"}, {}
+
+    def _chosen(self, rows: list[Row], asked: dict[str, str], moment: str) -> list[Row]:
+        """Of the time and type that are asked for, the newest first."""
+        first, end = (asked.get(name.replace("X", moment[0].upper() + moment[1:])) for name in ("fromX", "toX"))
+        chosen = [row for row in rows if asked.get("type") in (None, row.get("type"))]
+        chosen = [row for row in chosen if asked.get("environment") in (None, row.get("environment"))]
+        chosen = [row for row in chosen if first is None or _at(row[moment]) >= _at(first)]
+        return sorted([row for row in chosen if end is None or _at(row[moment]) < _at(end)],
+                      key=lambda row: row[moment], reverse=True)  # fmt: skip
+
+    def _by_cursor(self, rows: list[Row], asked: dict[str, str], most: int) -> Answer:
+        limit = int(asked.get("limit", 50))
+        if limit > most:
+            return 400, {"message": "Invalid request data", "error": [{"path": ["limit"]}]}, {}
+        at = int(base64.urlsafe_b64decode(asked["cursor"])) if "cursor" in asked else 0
+        cursor = base64.urlsafe_b64encode(str(at + limit).encode()).decode()
+        meta = {} if at + limit >= len(rows) else {"cursor": cursor}
+        return self._sized({"data": rows[at : at + limit], "meta": meta})
+
+    def _sized(self, body: Any) -> Answer:
+        return (200, body, {}) if len(json.dumps(body)) <= self.most_bytes else (413, {"message": "Too large"}, {})
+
+
+def _at(moment: str) -> datetime:
+    at = datetime.fromisoformat(moment)
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+def _cut(row: Row, expanded: list[str]) -> Row:
+    values = row.get("metadata", {})
+    cut = {k: v if k in expanded or not isinstance(v, str) else v[:SHOWN] for k, v in values.items()}
+    return {**row, "metadata": cut} if values else row
 
 
 @pytest.fixture
@@ -74,37 +170,21 @@ def source(server: Langfuse, uri: str = "", **changes: Any) -> LangfuseApi:
     return LangfuseApi(uri or server.uri, section)
 
 
-def older(server: Langfuse) -> None:
-    """The server of before, which has user and metadata on traces alone."""
-    server.newest = False
-    for row in server.observations:
-        keys = ("userId", "sessionId", "metadata", "release", "tags")
-        server.traces.append({"id": row["traceId"], "timestamp": row["startTime"], **{key: row[key] for key in keys}})
-        row["metadata"] = {}
-
-
-@pytest.mark.parametrize("newest", one_and_variants([True, False]))
-def test_every_row_is_read_over_pages(server: Langfuse, newest: bool, store: Store) -> None:
+def test_every_row_is_read_over_pages(server: Langfuse, store: Store) -> None:
     server.observations = [observation(n) for n in range(1203)] + [observation(2000, type="SPAN")]
     server.scores = [score(n) for n in range(205)] + [score(900, of={"kind": "session", "id": "s"})]
-    if not newest:
-        older(server)
     rows = read(source(server))
     assert sorted(trace.trace_id for trace in rows.traces) == sorted(f"t{n}" for n in range(1203))
-    assert len(rows.scores) == 205 and len(rows.attributes) == (0 if newest else 1204) and not rows.rejected
+    assert len(rows.scores) == 205 and not rows.rejected
     section = LangfuseApiSource(since=DAY, until=DAY)
     governed = govern(store, section, server.uri, now=NOW)
     assert (governed.seen, governed.admitted, len(rows_of(store, governed))) == (1203, 1203, 1203)
 
 
-@pytest.mark.parametrize("newest", [True, False])
-def test_a_row_says_what_an_export_says(server: Langfuse, newest: bool, store: Store) -> None:
+def test_a_row_says_what_an_export_says(server: Langfuse, store: Store) -> None:
     server.observations = [observation(1)]
     of = {"kind": "observation", "id": "o1", "traceId": "t1"}
     server.scores = [score(1), score(2, of=of, value="down", dataType="CATEGORICAL"), score(3, of=of, value=True)]
-    if not newest:
-        older(server)
-        server.scores[1]["stringValue"] = "down"
     (trace,) = read(source(server)).traces
     assert (trace.model, trace.latency_s, trace.input_tokens, trace.output_tokens) == ("m", 0.75, 7, 3)
     assert trace.messages == [{"role": "user", "content": "What is 1 + 1?"}] and trace.completion == "2"
@@ -162,11 +242,8 @@ def test_the_server_says_how_long_to_wait(server: Langfuse, hasty: list[float]) 
         read(source(server), parts[0])
 
 
-@pytest.mark.parametrize("newest", [True, False])
-def test_pages_that_are_too_large_are_halved(server: Langfuse, newest: bool) -> None:
+def test_pages_that_are_too_large_are_halved(server: Langfuse) -> None:
     server.observations = [observation(n, output="x" * 2_000) for n in range(120)]
-    if not newest:
-        older(server)
     server.most_bytes = 60_000
     rows = read(source(server))
     assert sorted(trace.trace_id for trace in rows.traces) == sorted(f"t{n}" for n in range(120))
@@ -198,7 +275,7 @@ def test_a_server_that_goes_away_breaks_the_part_off(server: Langfuse, hasty: li
     [
         ("http://pk-lf-1:wrong@langfuse", r"refuses the credentials \(401 for /api/public/projects\)\. Set LANGFUSE"),
         ("http://pk-lf-1:sk-lf-1@127.0.0.1:1", r"does not answer .*ConnectError.* Check LANGFUSE_BASE_URL"),
-        ("http://pk-lf-1:sk-lf-1@langfuse/ui", r"has no /api/public/projects \(404\)\. Set LANGFUSE_BASE_URL"),
+        ("http://pk-lf-1:sk-lf-1@langfuse/ui", r"refuses /api/public/projects \(404\)\. Set LANGFUSE_BASE_URL"),
     ],
 )
 def test_a_source_that_cannot_be_reached_is_told(server: Langfuse, uri: str, message: str) -> None:

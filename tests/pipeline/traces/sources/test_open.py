@@ -12,11 +12,12 @@ import pytest
 
 from pipeline.recipe.traces import ExportSource
 from pipeline.traces.rows import Rows
+from pipeline.traces.sources import protocol
 from pipeline.traces.sources.langfuse import Observation, add, row_of
 from pipeline.traces.sources.langfuse_export import LangfuseExport
 from pipeline.traces.sources.open import EmbeddedProduction, open_source
 from pipeline.traces.sources.otel import Otel
-from pipeline.traces.sources.protocol import Address, PartLimits
+from pipeline.traces.sources.protocol import Address
 
 from .conftest import observation, read, reasons, write
 from .spans import TEXTS, request, span
@@ -37,7 +38,7 @@ GOOD = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", list(GOOD))
-def test_bad_lines_are_counted_in_bounded_memory(tmp_path: Path, kind: str) -> None:
+def test_bad_lines_are_counted_in_bounded_memory(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name, row = GOOD[kind]
     good = json.dumps(row).encode() + b"\n"
     bad = [
@@ -52,10 +53,8 @@ def test_bad_lines_are_counted_in_bounded_memory(tmp_path: Path, kind: str) -> N
         for line in bad:
             file.write(good + line)
         file.write(good)
-    any_ratio = PartLimits(max_ratio=1 << 20)
-    source = open_source(
-        Address(ExportSource.model_validate({"kind": kind, "uri": str(tmp_path)}), str(tmp_path), any_ratio)
-    )
+    monkeypatch.setattr(protocol, "MAX_RATIO", 1 << 20)
+    source = open_source(Address(ExportSource.model_validate({"kind": kind, "uri": str(tmp_path)}), str(tmp_path)))
     tracemalloc.start()
     rows = read(source)
     _, peak = tracemalloc.get_traced_memory()
