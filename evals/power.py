@@ -6,11 +6,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from jinja2 import TemplateError
+
 from evals.comparison import MIN_CLUSTERS, MIN_ITEMS, level_problems
 from evals.runner import sampling
 from evals.statistics import zero_event_bound
 from evals.suites import Suite
-from pipeline.core.chat_template import folder_template, support_of
+from pipeline.core.chat_template import folder_template, rendered, support_of
 from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import JudgedSuite, SuiteSection
 
@@ -98,5 +100,15 @@ def template_refusals(suites: Sequence[Suite], folder: str) -> list[str]:
             refusals.append(
                 f"the suite {suite.name} cannot be asked: the chat template of {folder} leaves out {counted}. Save the "
                 "tokenizer with a template that renders them, or leave the suite out."
+            )
+            continue
+        try:
+            for item in suite.items:
+                rendered(template, suite.messages(item))
+        except (TemplateError, ValueError, TypeError, KeyError) as error:
+            why = " ".join(str(error).split())[:200]
+            refusals.append(
+                f"the suite {suite.name} cannot be asked: the chat template does not take its messages ({why}). Leave "
+                "out system, or save the tokenizer with a template that takes the roles of its items."
             )
     return refusals

@@ -1,23 +1,21 @@
 """A deployment checked without a run: `pt validate [--recipe PATH] [--override K=V ...] [--quick]`.
 
-The recipe, the environment, model, disk and source; then, without --quick, the model's chat template and the gate's
-suites. The source's rows are the traces stage's to judge. Nothing is written. Exit codes: 0 nothing speaks against
-a launch, 1 something does (it says what), 2 it could not be checked (it says why).
+The recipe, the environment, model, disk and source; then, without --quick, the gate's suites. The source's rows are the
+traces stage's to judge. Nothing is written. Exit codes: 0 nothing speaks against a launch, 1 something does (it says
+what), 2 it could not be checked (it says why).
 """
 
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from assets.cluster import gate_refusals
 from assets.preflight import launch_faults
 from assets.resources import Deployment, deployment
 from evals.suites import Suite, frozen, lines, suite
 from jobs.screen import GREEN, RED, paint
-from pipeline.core.chat_template import kinds_of, rendered, support_of
 from pipeline.core.storage import Store
 from pipeline.demo.suite import suite_text
 from pipeline.recipe import Recipe
@@ -42,15 +40,6 @@ def problem(text: str) -> CheckedLine:
     return CheckedLine(False, text)
 
 
-class ModelTemplate(NamedTuple):
-    """The model's chat template."""
-
-    tokens: Callable[[list[dict[str, str]]], int]
-    """Of a prompt. Raises what the template raises, ValueError where it leaves something out."""
-    left_out: frozenset[str]
-    """What of a conversation it does not render (pipeline/core/chat_template.py)."""
-
-
 def main(arguments: Sequence[str]) -> int:
     asked = parser().parse_args(arguments)
     lines: list[CheckedLine] = []
@@ -62,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
                 print(f"{mark}  {line.text}", flush=True)
     except AssertionError:  # a bug of ours keeps its traceback
         raise
-    except Exception as error:  # boundary: a person at a terminal; drivers and tokenizers have errors of their own
+    except Exception as error:  # boundary: a person at a terminal; drivers have errors of their own
         print(f"validate: {error} ({type(error).__name__})", file=sys.stderr)
         return 2
     is_fine = all(line.fine for line in lines)
@@ -79,7 +68,7 @@ def parser() -> argparse.ArgumentParser:
         "--recipe", default="", help="its path; default: PREFERENCE_TUNING_RECIPE, else the embedded one"
     )
     options.add_argument("--override", nargs="+", action="extend", default=[], metavar="K=V", help="training.seed=3")
-    options.add_argument("--quick", action="store_true", help="a second or two: no tokenizer and no suite is read")
+    options.add_argument("--quick", action="store_true", help="a second or two: no suite is read")
     options.add_argument("--json", action="store_true", help="one JSON object instead of lines")
     return options
 
@@ -101,15 +90,8 @@ def validate(asked: argparse.Namespace) -> Iterator[CheckedLine]:
     yield fine(f"{settings.recipe_path} resolves: {recipe.name}, digest {recipe.digest()[:12]}")
     yield from _rollout(recipe)
     yield from (problem(fault) for fault in missing_packages(recipe, possible_methods(recipe)))
-    template: ModelTemplate | None = None
-    if not any(fault.startswith("base_model.uri") for fault in faults):
-        if asked.quick:
-            return
-        line, template = _template(recipe)
-        yield line
-    if asked.quick:
-        return
-    yield from _suites(recipe, settings.store(), template)
+    if not asked.quick:
+        yield from _suites(recipe, settings.store())
 
 
 def _rollout(recipe: Recipe) -> Iterator[CheckedLine]:
@@ -126,25 +108,7 @@ def _rollout(recipe: Recipe) -> Iterator[CheckedLine]:
         yield problem(str(error))
 
 
-def _template(recipe: Recipe) -> tuple[CheckedLine, ModelTemplate | None]:
-    from transformers import AutoTokenizer  # takes a few seconds
-
-    def tokens(messages: list[dict[str, str]]) -> int:
-        return len(tokenizer(rendered(tokenizer, messages), add_special_tokens=False)["input_ids"])
-
-    try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(str(Path(recipe.base_model.uri).absolute()))
-        tokens([{"role": "user", "content": "Hello"}])
-    except Exception as error:  # the boundary of the tokenizer: templates raise what they like
-        why = " ".join(str(error).split())[:200]
-        text = f"base_model.uri: the chat template does not render ({why}). Save the tokenizer with one."
-        return problem(text), None
-    left_out = support_of(tokenizer).left_out
-    lacks = f", and leaves out {', '.join(sorted(left_out))}" if left_out else ""
-    return fine(f"chat template: renders{lacks}"), ModelTemplate(tokens, left_out)
-
-
-def _suites(recipe: Recipe, store: Store, template: ModelTemplate | None) -> Iterator[CheckedLine]:
+def _suites(recipe: Recipe, store: Store) -> Iterator[CheckedLine]:
     section = recipe.evaluation
     asked: list[Suite] = []
     unread = False
@@ -161,23 +125,9 @@ def _suites(recipe: Recipe, store: Store, template: ModelTemplate | None) -> Ite
         return
     refusals = gate_refusals(recipe, recipe.base_model.uri, asked)
     yield from (problem(f"evaluation: {refusal}") for refusal in refusals)
-    for each in asked:
-        settings = section.suite(each.name)
-        if not refusals:
-            yield fine(f"suite {each.name} ({settings.role}): {len(each.items):,} items")
-        if template is not None:
-            try:
-                asked_in_full = [m for m in map(each.messages, each.items) if not kinds_of(m) & template.left_out]
-                longest = max(map(template.tokens, asked_in_full), default=0)
-            except Exception as error:  # the boundary of the tokenizer, as in _template
-                why = " ".join(str(error).split())[:200]
-                yield problem(
-                    f"suite {each.name}: the model's chat template does not take its messages ({why}). Leave out "
-                    "system, or save the tokenizer with a template that takes the roles of its items."
-                )
-                continue
-            limit = settings.max_completion_tokens or section.max_completion_tokens
-            yield _fits(recipe, f"longest question of {each.name}", longest, limit)
+    if not refusals:
+        for each in asked:
+            yield fine(f"suite {each.name} ({section.suite(each.name).role}): {len(each.items):,} items")
 
 
 def _suite(section: SuiteSection, store: Store, seed: int) -> Suite:
@@ -186,20 +136,6 @@ def _suite(section: SuiteSection, store: Store, seed: int) -> Suite:
         items = lines.parse_embedded(suite_text(section, seed).encode())
         return Suite(name=section.name, items=items, system=section.system, instruction=section.instruction)
     return suite(store, section, seed)
-
-
-def _fits(recipe: Recipe, what: str, tokens: int, completion: int) -> CheckedLine:
-    context = _context(recipe)
-    text = f"{what}: {tokens:,} tokens, and {completion:,} for its answer"
-    if context and tokens + completion > context:
-        return problem(f"{text} are more than the model's context of {context:,}. Lower max_completion_tokens.")
-    return fine(text)
-
-
-def _context(recipe: Recipe) -> int:
-    config: dict[str, Any] = json.loads(Path(recipe.base_model.uri, "config.json").read_text())
-    name = "max_position_embeddings"
-    return int(config.get(name) or config.get("text_config", {}).get(name) or 0)
 
 
 if __name__ == "__main__":

@@ -63,7 +63,6 @@ def test_a_good_deployment_is_described(places: dict[str, Path], capsys: pytest.
 @pytest.mark.parametrize(
     ("override", "start", "words"),
     [
-        ("evaluation.max_completion_tokens=1020", "longest question of own-questions", "context of 1,024. Lower"),
         ("evaluation.suites=[{kind: items, preset: arithmetic, items: 50}]", "evaluation: ", "50 items"),
         ("rollout.weights=[5, 25]", "rollout.weights is (5, 25)", "rising percentages that end in 100"),
         ("evaluation.suites.0.path=/nowhere/suite.jsonl", "suite own-questions: ", "Give its path"),
@@ -88,8 +87,8 @@ def test_a_template_that_refuses_a_role_is_a_problem(
     code, _, wrong = check(places, capsys, *own, "evaluation.suites.0.system='Be brief.'")
     assert code == 1
     assert wrong == [
-        "suite own-questions: the model's chat template does not take its messages (No system role). Leave out system, "
-        "or save the tokenizer with a template that takes the roles of its items."
+        "evaluation: the suite own-questions cannot be asked: the chat template does not take its messages (No system "
+        "role). Leave out system, or save the tokenizer with a template that takes the roles of its items."
     ]
 
 
