@@ -10,7 +10,7 @@ from typing import Any, cast, get_args
 
 from evals.suites.suite import Item
 from pipeline.core import layout
-from pipeline.core.conversation import calls_of, from_request, functions, letter_of, options_of, with_options
+from pipeline.core.conversation import calls_of, from_request, functions
 from pipeline.core.storage import Store, digest_json
 from pipeline.recipe.custom import create
 from pipeline.recipe.rewards import VerifierKind
@@ -208,8 +208,6 @@ def _item(row: Mapping[str, Any], section: ItemsSuite) -> Item:
             f"nothing reads its field {unknown[0]!r}. Name it in ignore, or say in fields what it is "
             f"(one of {', '.join(Columns._fields)})."
         )
-    if where.options and row.get(where.options) is not None:
-        row = _with_options(row, where)
     messages = asked(row, where)
     check = section.check if section.check == "none" else row.get(where.check, section.check)
     if check not in (*get_args(VerifierKind), section.check):
@@ -220,24 +218,6 @@ def _item(row: Mapping[str, Any], section: ItemsSuite) -> Item:
     id, cluster = (_text(row, name) or identity for name in (where.id, where.cluster))
     slice = _text(row, where.slice)
     return Item(id=id, cluster=cluster, messages=messages, reference=text, slice=slice, check=check)
-
-
-def _with_options(row: Mapping[str, Any], where: Columns) -> Mapping[str, Any]:
-    """An item of multiple choice with its options in the prompt and a letter as its reference."""
-    options, question = options_of(row[where.options]), row.get(where.prompt)
-    if options is None or not isinstance(question, str):
-        raise ValueError(f"its {where.options!r} are two to ten texts, beside a {where.prompt!r}.")
-    letter = letter_of(row.get(where.reference), options)
-    if not letter:
-        raise ValueError(
-            f"its {where.reference!r} is {row.get(where.reference)!r}: a letter, an index from 0, or an option's text."
-        )
-    return {
-        **row,
-        where.prompt: with_options(question, options),
-        where.reference: letter,
-        where.check: row.get(where.check, "choice"),
-    }
 
 
 def _reference(value: Any, name: str, check: str) -> str:

@@ -75,7 +75,6 @@ class Columns(NamedTuple):
     messages: str = ""
     tools: str = ""
     prompt: str = ""
-    options: str = ""
     reference: str = ""
     cluster: str = ""
     slice: str = ""
@@ -86,8 +85,8 @@ class Columns(NamedTuple):
 class ItemsSuite(PresetSuite):
     """Items with references: of a file of JSON lines, of code of your own, or of the demo. An item has `prompt` or
     `messages`, `reference` (a text, a number, or a list of texts of which any is right), and where there are some
-    `options` of a multiple choice, `tools`, `id`, `cluster`, `slice` and `check`. Messages and tools are as
-    OpenAI's chat has them, with calls and their results."""
+    `tools`, `id`, `cluster`, `slice` and `check`. Messages and tools are as OpenAI's chat has them, with calls and
+    their results."""
 
     kind: Literal["items"] = "items"
     """Which kind of suite this is."""
@@ -117,9 +116,9 @@ class ItemsSuite(PresetSuite):
     check: VerifierKind | Literal["none"] = "math"
     """How an answer is compared with its reference, where the item does not say. none: items have no reference, and
     only suites that judge read the answers; the role is then report."""
-    fields: dict[
-        Literal["messages", "tools", "prompt", "options", "reference", "cluster", "slice", "id", "check"], str
-    ] = Field(default={})
+    fields: dict[Literal["messages", "tools", "prompt", "reference", "cluster", "slice", "id", "check"], str] = Field(
+        default={}
+    )
     """Names of these fields in the file, where they are others: `{prompt: question, reference: answer}`."""
     ignore: tuple[str, ...] = ()
     """Fields of the file that are not read. Any other unknown field is an error: it may be a cluster, misspelt."""

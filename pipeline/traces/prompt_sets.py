@@ -1,5 +1,5 @@
-"""Prompt sets as they are published: files of problems with their answers, bare or as a whole solution. Options of a
-multiple choice stand in the prompt, with a letter as reference; of a list of answers any is right."""
+"""Prompt sets as they are published: files of problems with their answers, bare or as a whole solution. Of a list of
+answers any is right."""
 
 import gzip
 import hashlib
@@ -12,14 +12,13 @@ from typing import Any, NamedTuple, cast
 
 import pyarrow.parquet as pq
 
-from pipeline.core.conversation import letter_of, options_of, with_options
-from pipeline.recipe.rewards import Verifier
 from pipeline.recipe.traces import PromptFields
 
 LAYOUTS = (("problem", "expected_answer"), ("question", "answer"), ("problem", "answer"), ("problem", "solution"))
 """Fields of problem and reference: OpenMathInstruct-2; GSM8K; DeepScaleR; MATH. The first that a set has counts."""
 ROWS = 1_000
 OPTIONS = ("choices", "options")
+"""Fields of a multiple choice, without which its questions cannot be answered."""
 LINES = (".jsonl", ".jsonl.gz")
 SPLITS = frozenset({"train", "training", "test", "testing", "validation", "valid", "val", "dev", "eval"})
 """Words by which the names of files and folders tell a split."""
@@ -57,6 +56,11 @@ def read_prompts(path: Path, fields: PromptFields) -> Iterator[PromptRow | str]:
             f"{path} has the fields {', '.join(map(str, first)) or 'none'}, and a prompt set has {wanted}. "
             "Name the fields of problem and answer: fields.prompt and fields.reference."
         )
+    if beside := [name for name in OPTIONS if first.get(name)]:
+        raise ValueError(
+            f"{path} has options in its field {', '.join(beside)}. Write them into the problem, the letter into the "
+            'answer, and set rewards.verifier.kind to "choice".'
+        )
     return _prompts(chain(repeat(None, torn), [first], rows), *names, fields)
 
 
@@ -72,10 +76,6 @@ def _prompts(
         prompt, reference = _layout(row, fields) or (prompt, reference)  # files of two sets may lie in one folder
         problem, answer = _text(row.get(prompt)), _reference(row.get(reference))
         metadata = {name: row[name] for name in fields.metadata if name in row}
-        options = next((found for name in OPTIONS if (found := options_of(row.get(name)))), None)
-        if options and problem:
-            problem, answer = with_options(problem, options), letter_of(row.get(reference), options)
-            metadata[Verifier().kind_key] = "choice"
         if not problem or not answer:
             yield "empty_reference" if problem else "empty_prompt"
             continue

@@ -41,14 +41,6 @@ def test_items_are_read_with_defaults_for_what_they_lack(tmp_path: Path) -> None
     assert all((item.cluster, item.slice, item.check) == (item.id, "", "math") for item in own.items)
 
 
-def test_options_stand_in_the_prompt_and_the_check_is_choice(tmp_path: Path) -> None:
-    rows = [{"ask": f"Which {n}?", "choices": ["Oxygen", "Neon"], "answer": n} for n in range(2)]
-    fields = {"prompt": "ask", "options": "choices", "reference": "answer"}
-    own = read(tmp_path, lines(rows), fields=fields)
-    assert own.items[0].messages[0]["content"].startswith("Which 0?\n\nA) Oxygen\nB) Neon\n")
-    assert [(item.reference, item.check) for item in own.items] == [("A", "choice"), ("B", "choice")]
-
-
 def test_any_of_a_list_of_references_is_right(tmp_path: Path) -> None:
     rows = [
         {"input": "Another name for PrEP?", "ideal": ["Truvada", "Descovy"]},
@@ -135,8 +127,6 @@ def test_a_line_with_tools_that_are_none_is_refused(tmp_path: Path, row: dict[st
         (lines([{"prompt": "a", "reference": {"value": "b"}}]), "a list of texts of which any is right"),
         (lines([{"prompt": "a", "reference": "!", "check": "normalised"}]), "which check: normalised cannot read"),
         (lines([{"prompt": "a", "reference": '{"type": 1}', "check": "json_schema"}]), "json_schema cannot read"),
-        (lines([{"prompt": "a", "options": ["b"], "reference": "A"}]), "its 'options' are two to ten texts"),
-        (lines([{"prompt": "a", "options": ["b", "c"], "reference": "d"}]), "a letter, an index from 0, or an option"),
         (lines([{"prompt": " ", "reference": "1"}]), "a prompt is a text"),
         (lines([{"reference": "1"}]), "it has neither of 'prompt' or 'messages'"),
         (lines([{"prompt": "a", "messages": [], "reference": "1"}]), "it has both of"),

@@ -44,18 +44,10 @@ def test_prompt_sets_are_read_as_they_are_given(tmp_path: Path, name: str) -> No
     assert (right.outcome, wrong.outcome) == ("correct", "wrong")
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        {"question": "Which gas?", "choices": ["Oxygen", "Neon"], "answer": 1},
-        {"question": "Which gas?", "options": ["Oxygen", "Neon"], "answer": "B", "answer_index": 1},
-        {"question": "Which gas?", "choices": {"text": ["Oxygen", "Neon"], "label": ["A", "B"]}, "answer": "Neon"},
-    ],
-)
-def test_options_are_shown_and_the_reference_is_a_letter(tmp_path: Path, row: dict[str, Any]) -> None:
-    ((row_read,), rejected) = read(write(tmp_path / "set.jsonl", [row]))
-    assert row_read.messages[0]["content"].startswith("Which gas?\n\nA) Oxygen\nB) Neon\n") and not rejected
-    assert (row_read.reference, row_read.metadata) == ("B", {"verifier": "choice"})
+def test_options_beside_a_question_are_refused(tmp_path: Path) -> None:
+    row = {"question": "Which gas?", "choices": ["Oxygen", "Neon"], "answer": 1}
+    with pytest.raises(ValueError, match="options in its field choices"):
+        read(write(tmp_path / "set.jsonl", [row]))
 
 
 def test_a_list_of_answers_is_a_reference_of_which_any_is_right(tmp_path: Path) -> None:
