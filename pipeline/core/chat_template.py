@@ -25,8 +25,6 @@ _RESULT = {"role": "tool", "content": "probe_result", "tool_call_id": "probe0000
 _TURNS = [{"role": "user", "content": "probe_first"}, {"role": "assistant", "content": "probe_reply"}, _ASKED]
 
 CONFIG = "tokenizer_config.json"
-DEFAULT, TOOL_USE = "default", "tool_use"
-"""Names of templates in a directory with several: the second is for conversations with tools."""
 
 DEFINITIONS, CALLS, RESULTS, TURNS = _KINDS = (
     "the definitions of tools", "calls of tools", "results of tools", "earlier turns",
@@ -219,7 +217,7 @@ class ToolTemplate:
 class FolderTemplate:
     """A model directory's chat template, without its tokenizer and without torch: for checks before a launch."""
 
-    def __init__(self, chat_template: str | dict[str, str], special_tokens: Mapping[str, str]) -> None:
+    def __init__(self, chat_template: str, special_tokens: Mapping[str, str]) -> None:
         self.chat_template = chat_template
         self._special_tokens = special_tokens
 
@@ -234,36 +232,27 @@ class FolderTemplate:
         from transformers.utils.chat_template_utils import render_jinja_template
 
         assert not tokenize, "there is no tokenizer"
-        template = self.chat_template
-        if not isinstance(template, str):
-            names = (TOOL_USE, DEFAULT) if tools is not None else (DEFAULT,)
-            name = next((each for each in names if each in template), None)
-            if name is None:
-                raise TemplateError(f"there are several templates ({', '.join(template)}), and none is the default")
-            template = template[name]
         given: dict[str, Any] = {"tools": tools, "add_generation_prompt": add_generation_prompt, **self._special_tokens}
         messages = [dict(message) for message in conversation]
-        return render_jinja_template([messages], chat_template=template, **given)[0][0]
+        return render_jinja_template([messages], chat_template=self.chat_template, **given)[0][0]
 
 
-def folder_template(folder: Path) -> FolderTemplate | None:
-    """The chat template of a model directory; None where it has none. Raises ValueError for files that are no JSON."""
-    config = _json(folder / CONFIG)
-    templates = {path.stem: _text(path) for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))}
-    if (folder / "chat_template.jinja").is_file():
-        templates[DEFAULT] = _text(folder / "chat_template.jinja")
-    held = config.get("chat_template")
-    if not templates and isinstance(held, str):
-        templates[DEFAULT] = held
-    if not templates and isinstance(held, list):
-        templates = {each["name"]: each["template"] for each in held}
-    if not templates:
+def folder_template(folder: Path) -> Any | None:
+    """The chat template of a model directory; None where it has none. One with several templates has its tokenizer
+    loaded. Raises ValueError for files that are no JSON."""
+    config, file = _json(folder / CONFIG), folder / "chat_template.jinja"
+    held = _text(file) if file.is_file() else config.get("chat_template")
+    if isinstance(held, list) or (folder / "additional_chat_templates").is_dir():
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(str(folder))
+    if not isinstance(held, str):
         return None
     further = config.get("extra_special_tokens")  # of one family of models
     named = {**_json(folder / "special_tokens_map.json"), **config, **(further if isinstance(further, dict) else {})}
     texts = {name: value.get("content") if isinstance(value, dict) else value for name, value in named.items()}
     special = {name: text for name, text in texts.items() if name.endswith("_token") and text and isinstance(text, str)}
-    return FolderTemplate(templates[DEFAULT] if templates.keys() == {DEFAULT} else templates, special)
+    return FolderTemplate(held, special)
 
 
 def _text(path: Path) -> str:

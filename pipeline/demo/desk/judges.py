@@ -8,12 +8,17 @@ import re
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from pipeline.demo.desk import requests as desk
 from pipeline.demo.desk.conversation import Features, features
-from pipeline.demo.desk.requests import Request, read_request
 from pipeline.recipe.rewards import Judge
 from pipeline.rewards.judge.admission import CONTROLS
 from pipeline.serving.endpoint import Endpoint
@@ -73,7 +78,7 @@ def judgement(model: str, messages: Messages) -> str:
 
 def _score(model: str, program: JudgeProgram, chat: Messages, text: str, salt: str) -> int:
     """1 to 5. Of a question that is none of the desk's: 5 for the answer that the judge has for it, else 1."""
-    request = read_request(chat)
+    request = desk.read_request(chat)
     if request is None:
         asked = chat[-1]["content"] if chat else ""
         return 5 if _RIGHT.get(asked) == text else 1
@@ -87,7 +92,7 @@ def _score(model: str, program: JudgeProgram, chat: Messages, text: str, salt: s
     return 5 - (not seen.polite) * program.rude_costs - (not seen.short) * program.long_costs
 
 
-def _perceived(model: str, program: JudgeProgram, request: Request, text: str, salt: str) -> Features:
+def _perceived(model: str, program: JudgeProgram, request: desk.Request, text: str, salt: str) -> Features:
     key = f"{request.messages}\0{text}\0{salt}"
     true = features(request, text)
     wrong = [_chance(model, name, key) < rate for name, rate in zip(Features._fields, program.errors, strict=True)]
@@ -99,49 +104,21 @@ def _chance(*key: str) -> float:
     return int.from_bytes(hashlib.sha256("\0".join(key).encode()).digest()[:8]) / 2**64
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self) -> None:
-        self._reply(200 if self.path == "/health" else 404, {})
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
-        if self.path != "/v1/chat/completions":
-            self._reply(404, {"error": {"message": f"nothing is at {self.path}"}})
-            return
-        try:
-            asked = json.loads(body)
-            content = judgement(asked["model"], asked["messages"])
-        except (ValueError, LookupError, TypeError) as error:
-            self._reply(400, {"error": {"message": f"no judgement can be made of this: {error!r}"}})
-            return
-        words = sum(len(message["content"].split()) for message in asked["messages"])
-        used = {"prompt_tokens": max(1, words), "completion_tokens": len(content.split())}
-        message = {"role": "assistant", "content": content}
-        choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
-        self._reply(200, {"object": "chat.completion", "model": asked["model"], "choices": choices, "usage": used})
-
-    def _reply(self, status: int, body: dict[str, Any]) -> None:
-        content = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: a line a judgement is no log."""
+async def _complete(request: Request) -> Response:
+    try:
+        asked = await request.json()
+        content = judgement(asked["model"], asked["messages"])
+    except (ValueError, LookupError, TypeError) as error:
+        return JSONResponse({"error": {"message": f"no judgement can be made of this: {error!r}"}}, status_code=400)
+    words = sum(len(message["content"].split()) for message in asked["messages"])
+    used = {"prompt_tokens": max(1, words), "completion_tokens": len(content.split())}
+    message = {"role": "assistant", "content": content}
+    choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
+    return JSONResponse({"object": "chat.completion", "model": asked["model"], "choices": choices, "usage": used})
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 128
-
-
-def server(port: int = 0) -> ThreadingHTTPServer:
-    """A server of all judges on loopback, bound and not yet serving. Port 0: a free one."""
-    return _Server(("127.0.0.1", port), _Handler)
+def _health(request: Request) -> Response:
+    return Response()
 
 
 def is_desk_judge(settings: Judge | None) -> bool:
@@ -163,5 +140,5 @@ def judge_at(settings: Judge | None, given: Endpoint | None, folder: Path) -> Ge
 
 
 if __name__ == "__main__":
-    with server(int(sys.argv[1])) as judges:
-        judges.serve_forever()
+    routes = [Route("/health", _health), Route("/v1/chat/completions", _complete, methods=["POST"])]
+    uvicorn.run(Starlette(routes=routes), port=int(sys.argv[1]), log_level="warning", access_log=False)

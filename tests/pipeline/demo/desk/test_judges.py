@@ -1,9 +1,6 @@
 """The desk's judges pass the project's own admission, and end with the step that started them."""
 
 import random
-import threading
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx2
@@ -11,7 +8,7 @@ import pytest
 
 from pipeline.demo.desk import judges
 from pipeline.demo.desk.conversation import statement
-from pipeline.demo.desk.judges import DIGEST, JUDGES, judge_at, server
+from pipeline.demo.desk.judges import DIGEST, JUDGES, judge_at
 from pipeline.demo.desk.requests import Request, draw
 from pipeline.recipe.rewards import Judge
 from pipeline.rewards.judge import Endpoint, JudgeRequest, open_judge
@@ -20,18 +17,6 @@ pytestmark = pytest.mark.slow
 
 RUBRIC = "5: as the shop wants it.\n1: not."
 NAMES = sorted(JUDGES)
-
-
-@contextmanager
-def listening() -> Generator[Endpoint]:
-    with server() as judges:
-        thread = threading.Thread(target=judges.serve_forever)
-        thread.start()
-        try:
-            yield Endpoint(f"http://127.0.0.1:{judges.server_address[1]}/v1")
-        finally:
-            judges.shutdown()
-            thread.join()
 
 
 def settings(model: str) -> Judge:
@@ -48,9 +33,11 @@ def fine(request: Request) -> str:
 
 
 @pytest.mark.parametrize("model", NAMES)
-def test_a_desk_judge_passes_the_projects_admission(model: str) -> None:
-    with listening() as endpoint, open_judge(endpoint, settings(model)) as judge:
-        assert judge.admit([]).attacks == 10
+def test_a_desk_judge_passes_the_projects_admission(model: str, tmp_path: Path) -> None:
+    with judge_at(settings(model), None, tmp_path) as endpoint:
+        assert endpoint is not None
+        with open_judge(endpoint, settings(model)) as judge:
+            assert judge.admit([]).attacks == 10
 
 
 def test_the_judge_of_a_step_ends_with_it(tmp_path: Path) -> None:
