@@ -34,8 +34,6 @@ class VllmServing(HttpServing):
 
     kind: Literal["vllm"] = "vllm"
     """Which kind of engine this is."""
-    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
-    """Precision of the weights; auto takes that in which they were saved."""
     tensor_parallel: PositiveInt = 1
     """Devices over which each layer is spread."""
     max_model_len: NonNegativeInt = 0

@@ -18,7 +18,6 @@ from pipeline.serving.transformers_engine import TransformersEngine
 
 CGROUP = Path("/sys/fs/cgroup/memory.max")
 SAVED_BYTES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "I8": 1, "U8": 1}
-SERVED_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 @contextmanager
@@ -109,9 +108,9 @@ def too_large(serving: AnyServing, folder: str | Path, machine: Machine) -> str:
 def weight_bytes(serving: AnyServing, folder: Path, on_device: bool) -> int:
     """Bytes of the weights as the engine loads them."""
     tensors = [tensor for file in weight_files(folder) for tensor in header(file).values()]
-    ours = 2 if on_device else 4  # pipeline.serving.loaded.precision
-    each = SERVED_BYTES.get(serving.dtype) if isinstance(serving, VllmServing) else ours
-    return sum(prod(shape) * (each or SAVED_BYTES.get(dtype, 2)) for dtype, shape in tensors)
+    if isinstance(serving, VllmServing):
+        return sum(prod(shape) * SAVED_BYTES.get(dtype, 2) for dtype, shape in tensors)
+    return sum(prod(shape) for _, shape in tensors) * (2 if on_device else 4)  # pipeline.serving.loaded.precision
 
 
 def _over(weights: int, room: int, whose: str) -> str:

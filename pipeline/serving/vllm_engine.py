@@ -99,7 +99,7 @@ class VllmEngine:
             command = [str(self._python.absolute()), "-m", "vllm.entrypoints.openai.api_server"]
             command += ["--host", "127.0.0.1", "--port", str(port), "--model", str(Path(model.uri).absolute())]
             command += ["--served-model-name", name, "--generation-config", "vllm", "--seed", "0"]
-            command += ["--dtype", self._dtype(model), "--tensor-parallel-size", str(settings.tensor_parallel)]
+            command += ["--dtype", _saved_dtype(model), "--tensor-parallel-size", str(settings.tensor_parallel)]
             command += ["--gpu-memory-utilization", str(settings.memory_share), "--enable-prefix-caching"]
             if settings.max_model_len:
                 command += ["--max-model-len", str(settings.max_model_len)]
@@ -128,7 +128,7 @@ class VllmEngine:
             engine="vllm",
             version=", ".join(filter(None, stated)),
             device=self._installation.device,
-            dtype=self._dtype(model),
+            dtype=_saved_dtype(model),
             stop_ids=folder.stop_ids,
             context=self._settings.max_model_len or folder.context,
             tokens_digest=folder.tokens_digest,
@@ -147,14 +147,13 @@ class VllmEngine:
             )
         return VllmInstallation(stated["torch"], stated["device"], tuple(stated["capability"]) >= BATCH_INVARIANT_FROM)
 
-    def _dtype(self, model: ModelRef) -> str:
-        """Precision to load the weights in: what the recipe says, else what they were saved in."""
-        if self._settings.dtype != "auto":
-            return self._settings.dtype
-        config: dict[str, Any] = json.loads((Path(model.uri) / "config.json").read_text())
-        texts = config.get("text_config", {})
-        saved = [config.get("dtype"), config.get("torch_dtype"), texts.get("dtype"), texts.get("torch_dtype")]
-        return next(filter(None, saved), "auto")
+
+def _saved_dtype(model: ModelRef) -> str:
+    """Precision that the weights were saved in."""
+    config: dict[str, Any] = json.loads((Path(model.uri) / "config.json").read_text())
+    texts = config.get("text_config", {})
+    saved = [config.get("dtype"), config.get("torch_dtype"), texts.get("dtype"), texts.get("torch_dtype")]
+    return next(filter(None, saved), "auto")
 
 
 def refuse_unparsed(parser: str, conversations: Iterable[Sequence[Mapping[str, Any]]]) -> None:
