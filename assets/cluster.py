@@ -62,7 +62,7 @@ def evaluate_on_cluster(context: dg.AssetExecutionContext, deployment: Deploymen
 
 def _evaluation(deployment: Deployment, plan: EvalPlan) -> Task[EvalReport]:
     store, asked = deployment.store(), environment()
-    addresses = {"JUDGE_URL": asked.judge_url, "SERVING_URL": asked.serving.url}
+    addresses = {"JUDGE_URL": asked.judge_url, "SERVING_URL": asked.serving.endpoint.url}
     return evaluation_task(
         store,
         plan.iteration.id,

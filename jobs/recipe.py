@@ -80,7 +80,8 @@ def field_texts(
             continue  # the tag of a method in a plan, which no recipe writes
         path, marked = f"{prefix}{field.alias or name}", operational or Operational in field.metadata
         value, written = field.default if values is None else getattr(values, name), properties[field.alias or name]
-        meaning = " ".join(written.get("description", "").split())
+        kind_is = "Which of its kinds the section is." if name == "kind" else ""
+        meaning = " ".join(written.get("description", kind_is).split())
         yield FieldText(path, type_of(written), _default(value), "may differ" if marked else "", meaning)
         for each in sections(field.annotation):
             below = value if isinstance(value, each) else None

@@ -34,7 +34,6 @@ class GRPO(Method):
     ])  # fmt: skip
 
     kind: SkipJsonSchema[Literal["grpo"]] = "grpo"
-    """Names the method in a plan."""
     prompts_per_step: PositiveInt = 16
     """Prompts in a batch of generation."""
     num_generations: int = Field(default=8, ge=2)
@@ -166,7 +165,6 @@ class DPO(TableMethod):
     sides, passes = 2, 1
 
     kind: SkipJsonSchema[Literal["dpo"]] = "dpo"
-    """Names the method in a plan."""
     batch_size: PositiveInt = 32
     """Pairs in a step (seed 002: 4 x 8)."""
     learning_rate: PositiveFloat = 5e-7
@@ -191,7 +189,6 @@ class SFT(TableMethod):
     ])  # fmt: skip
 
     kind: SkipJsonSchema[Literal["sft"]] = "sft"
-    """Names the method in a plan."""
     steps: PositiveInt = 100
     """Optimizer steps."""
     batch_size: PositiveInt = 16
@@ -217,7 +214,6 @@ class KTO(TableMethod):
     passes = 3  # the reference's, and those of swapped answers under policy and reference
 
     kind: SkipJsonSchema[Literal["kto"]] = "kto"
-    """Names the method in a plan."""
     steps: PositiveInt = 100
     """Optimizer steps."""
     batch_size: int = Field(default=32, ge=2)

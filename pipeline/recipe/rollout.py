@@ -17,7 +17,6 @@ class GatewayTraffic(Section):
     """This project's gateway on 127.0.0.1: sticky by user, it records what it serves as OpenTelemetry spans."""
 
     kind: Literal["gateway"] = "gateway"
-    """Which kind of router this is."""
     port: Annotated[int, Field(ge=0, le=65_535)] = 8400
     """Port on 127.0.0.1 that callers use; 0: one that is free, named in the log."""
     slots: tuple[str, str] | None = None
@@ -37,7 +36,6 @@ class HttpRouteTraffic(Section):
     """One HTTPRoute of a Kubernetes gateway, whose two weights the rollout moves."""
 
     kind: Literal["http_route"] = "http_route"
-    """Which kind of router this is."""
     namespace: DnsLabel = "preference-tuning-serving"
     """Where the route is."""
     route: DnsName = "model"

@@ -11,7 +11,6 @@ class TransformersServing(Section):
     """A process of this project, which loads one model and ends with the step (pipeline/serving/__main__.py)."""
 
     kind: Literal["transformers"] = "transformers"
-    """Which kind of engine this is."""
     batch_size: Annotated[PositiveInt, Operational] = 256
     """Answers that are drawn at once; fewer need less memory. Each answer has a seed of its own, whatever the batch."""
     threads: ClassVar[int] = 1
@@ -33,7 +32,6 @@ class VllmServing(HttpServing):
     """A vLLM server on 127.0.0.1 that the step starts and ends, from the environment that VLLM_PYTHON names."""
 
     kind: Literal["vllm"] = "vllm"
-    """Which kind of engine this is."""
     tensor_parallel: PositiveInt = 1
     """Devices over which each layer is spread."""
     max_model_len: NonNegativeInt = 0
@@ -51,7 +49,6 @@ class EndpointServing(HttpServing):
     """Servers that others keep, at SERVING_URL with SERVING_API_KEY."""
 
     kind: Literal["endpoint"] = "endpoint"
-    """Which kind of engine this is."""
     champion: str
     """Name under which the server has the champion."""
     candidate: str

@@ -89,7 +89,6 @@ class ItemsSuite(PresetSuite):
     their results."""
 
     kind: Literal["items"] = "items"
-    """Which kind of suite this is."""
     preset: Literal["arithmetic", "desk", "gsm8k", "math500"] | None = None
     """gsm8k: the 1,319 test problems of arXiv 2110.14168, math500: the 500 that arXiv 2305.20050 tests on; both with
     `path` of the publishers' file. arithmetic, desk: 500 and 400 questions made for the embedded models."""
@@ -150,7 +149,6 @@ class TracesSuite(PresetSuite):
     """Items drawn from production, frozen below the data root: training never sees them, or what is near them."""
 
     kind: Literal["traces"] = "traces"
-    """Which kind of suite this is."""
     preset: Literal["production", "golden"]
     """production: prompts of consented traces that have a reference answer. golden: what users ask, with the answers
     that people wrote on the review sheets (column `reference`); one user's share of the items is then 0.1."""
@@ -187,7 +185,6 @@ class JudgedSuite(Section):
     `rewards.judge`: how often the candidate's is preferred, at equal lengths."""
 
     kind: Literal["judged"] = "judged"
-    """Which kind of suite this is."""
     name: Name
     """Unique among the suites: names files, reports and charts. Lower case, digits, dash and underscore."""
     over: Name

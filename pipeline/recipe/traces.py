@@ -26,7 +26,6 @@ class DemoSource(Section):
     """The embedded production: the champion, served to simulated users (pipeline/demo)."""
 
     kind: Literal["demo"] = "demo"
-    """Selects the embedded production."""
     days: PositiveInt = 3
     """Days of traffic that each new champion serves."""
     traces_per_day: PositiveInt = 2000
@@ -54,7 +53,6 @@ class PostgresTableSource(Section):
     metadata, user_consent)`. The connection is in the environment: TRACES_DATABASE_URL."""
 
     kind: Literal["postgres_table"] = "postgres_table"
-    """Selects a table in PostgreSQL."""
     table: Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f.]{1,63}(\.[^\x00-\x1f\x7f.]{1,63})?$")] = "traces"
     """The table's name, with its schema where it needs one: `traces` or `schema.traces`."""
 
@@ -64,7 +62,6 @@ class LangfuseApiSource(Section):
     LANGFUSE_BASE_URL, LANGFUSE_PUBLIC_KEY, LANGFUSE_SECRET_KEY."""
 
     kind: Literal["langfuse_api"] = "langfuse_api"
-    """Selects the public API of Langfuse."""
     since: date
     """The first day (UTC) that is read."""
     until: date | None = None
@@ -82,7 +79,6 @@ class MlflowSource(Section):
     else MLFLOW_TRACKING_URI."""
 
     kind: Literal["mlflow"] = "mlflow"
-    """Selects an MLflow tracking server."""
     experiments: Annotated[tuple[str, ...], Field(min_length=1)]
     """Names of the experiments that are read."""
     since: date
@@ -113,7 +109,6 @@ class PromptsSource(Section):
     lines (gzipped or not), Parquet, or a folder of them. The recipe's `samples` answers them."""
 
     kind: Literal["prompts"] = "prompts"
-    """Selects a prompt set."""
     uri: str
     """Path of the file or folder, on a disk of this machine."""
     licence: Annotated[str, Field(min_length=1)]
@@ -130,7 +125,6 @@ class CustomSource(CustomCode):
     """Traces in a format of your own, read by a class of your own."""
 
     kind: Literal["custom"] = "custom"
-    """Selects custom code."""
     uri: str = ""
     """The first argument of the class: where the traces are; no secrets."""
 

@@ -25,22 +25,16 @@ class Endpoint(NamedTuple):
 
 
 class ServingAddresses(NamedTuple):
-    """What the environment says: SERVING_URL, SERVING_API_KEY and VLLM_PYTHON. Empty where it is silent."""
+    """What the environment says: SERVING_URL with SERVING_API_KEY, and VLLM_PYTHON. Empty where it is silent."""
 
-    url: str = ""
-    api_key: str = ""
+    endpoint: Endpoint = Endpoint("")
     vllm_python: str = ""
-
-    def __repr__(self) -> str:
-        return f"ServingAddresses({Endpoint(self.url, self.api_key)!r}, vllm_python={self.vllm_python!r})"
-
-    __str__ = __repr__
 
 
 def serving_addresses(environment: Mapping[str, str]) -> ServingAddresses:
     """As these variables say."""
-    names = ("SERVING_URL", "SERVING_API_KEY", "VLLM_PYTHON")
-    return ServingAddresses(*(environment.get(name, "") for name in names))
+    url, api_key, python = (environment.get(name, "") for name in ("SERVING_URL", "SERVING_API_KEY", "VLLM_PYTHON"))
+    return ServingAddresses(Endpoint(url, api_key), python)
 
 
 def check_endpoint(endpoint: Endpoint, whose: str, prefix: str) -> None:

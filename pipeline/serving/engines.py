@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from pipeline.core.model_files import header, weight_files
 from pipeline.recipe.serving import AnyServing, EndpointServing, VllmServing
-from pipeline.serving.endpoint import Endpoint, ServingAddresses, check_endpoint
+from pipeline.serving.endpoint import ServingAddresses, check_endpoint
 from pipeline.serving.inference import InferenceEngine
 from pipeline.serving.transformers_engine import TransformersEngine
 
@@ -35,7 +35,7 @@ def open_engine(
         case EndpointServing():
             from pipeline.serving.endpoint_engine import EndpointEngine
 
-            yield EndpointEngine(section, Endpoint(addresses.url, addresses.api_key), log)
+            yield EndpointEngine(section, addresses.endpoint, log)
         case VllmServing():
             from pipeline.serving.vllm_engine import VllmEngine
 
@@ -49,12 +49,12 @@ def check_addresses(section: AnyServing, addresses: ServingAddresses, where: str
     and starts nothing: it is called before a training is paid for."""
     match section:
         case EndpointServing():
-            if not addresses.url:
+            if not addresses.endpoint.url:
                 raise ValueError(
                     f"{where}.kind is endpoint, and SERVING_URL is empty. Set it to the root of an API like "
                     "http://127.0.0.1:8000/v1, and SERVING_API_KEY to a key where it wants one."
                 )
-            check_endpoint(Endpoint(addresses.url, addresses.api_key), "The evaluation's", "SERVING")
+            check_endpoint(addresses.endpoint, "The evaluation's", "SERVING")
         case VllmServing():
             if not addresses.vllm_python or not Path(addresses.vllm_python).is_file():
                 raise ValueError(

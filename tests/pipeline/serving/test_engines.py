@@ -10,6 +10,7 @@ import pytest
 
 from pipeline.core.storage import ModelRef
 from pipeline.recipe.serving import AnyServing, EndpointServing, TransformersServing, VllmServing
+from pipeline.serving.endpoint import Endpoint
 from pipeline.serving.endpoint_engine import EndpointEngine
 from pipeline.serving.engines import Machine, ServingAddresses, open_engine, this_machine, too_large
 from pipeline.serving.transformers_engine import TransformersEngine
@@ -24,7 +25,7 @@ PYTHON = ServingAddresses(vllm_python=sys.executable)
     ("section", "addresses", "kind"),
     [
         (TransformersServing(), ServingAddresses(), TransformersEngine),
-        (ENDPOINT, ServingAddresses(url="http://127.0.0.1:1/v1"), EndpointEngine),
+        (ENDPOINT, ServingAddresses(Endpoint("http://127.0.0.1:1/v1")), EndpointEngine),
         (VllmServing(), PYTHON, VllmEngine),
     ],
 )
@@ -39,7 +40,11 @@ def test_the_section_names_the_engine(
     ("section", "addresses", "words"),
     [
         (ENDPOINT, PYTHON, "SERVING_URL is empty. Set it"),
-        (VllmServing(), ServingAddresses(url="http://127.0.0.1:1/v1"), r"VLLM_PYTHON \(''\) is no Python\. Set it"),
+        (
+            VllmServing(),
+            ServingAddresses(Endpoint("http://127.0.0.1:1/v1")),
+            r"VLLM_PYTHON \(''\) is no Python\. Set it",
+        ),
         (VllmServing(), ServingAddresses(vllm_python="/no/python"), r"VLLM_PYTHON \('/no/python'\) is no Python"),
     ],
 )
@@ -59,7 +64,7 @@ def test_an_environment_without_vllm_is_refused(tmp_path: Path) -> None:
 
 
 def test_no_text_form_of_the_addresses_shows_the_key() -> None:
-    addresses = ServingAddresses("http://127.0.0.1:1/v1", "sk-secret", "python")
+    addresses = ServingAddresses(Endpoint("http://127.0.0.1:1/v1", "sk-secret"), "python")
     assert "secret" not in repr(addresses) + str(addresses) + f"{addresses}"
 
 
