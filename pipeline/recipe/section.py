@@ -1,7 +1,6 @@
 """What every section of the recipe is made of, and the marks on fields and sections that say what they do not decide:
 the recipe's digest and the plan's leave marked fields out (`fields`)."""
 
-from collections.abc import Mapping
 from enum import Enum
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
@@ -52,24 +51,20 @@ def settings(section: Section, *without: Mark) -> dict[str, Any]:
 
 def joined(begun_with: S, now: S) -> S:
     """What decides the result from the first, the operational fields from the second."""
-    kind = type(now)
-    merged = _overlaid(now.model_dump(), begun_with.model_dump(), fields(kind, Operational))
-    return kind.model_validate(merged)
+    changes: dict[str, Any] = {}
+    for name, field in type(now).model_fields.items():
+        before, after = getattr(begun_with, name), getattr(now, name)
+        if Operational in field.metadata:
+            changes[name] = after
+        elif isinstance(before, tuple) and len(before) == len(after):
+            changes[name] = tuple(map(_joined_sections, before, after))
+        else:
+            changes[name] = _joined_sections(before, after)
+    return begun_with.model_copy(update=changes)
 
 
-def _overlaid(under: Mapping[str, Any], over: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[str, Any]:
-    """`over`, but for the fields that `kept` names: those are of `under`."""
-    merged = dict(over)
-    for name, below in kept.items():
-        if name not in under or name not in over:
-            continue  # of another member of a union
-        if below is True:
-            merged[name] = under[name]
-        elif isinstance(under[name], Mapping) and isinstance(over[name], Mapping):
-            merged[name] = _overlaid(under[name], over[name], below)
-        elif EACH in below and len(under[name]) == len(over[name]):
-            merged[name] = [_overlaid(u, o, below[EACH]) for u, o in zip(under[name], over[name], strict=True)]
-    return merged
+def _joined_sections(before: Any, after: Any) -> Any:
+    return joined(before, after) if isinstance(before, Section) and type(before) is type(after) else before
 
 
 def sections(annotation: Any) -> list[type[Section]]:
