@@ -8,12 +8,12 @@ import msgspec
 from pipeline.traces.rows import Rows
 from pipeline.traces.sources.files import LINES, Files
 from pipeline.traces.sources.langfuse import KINDS, Observation, add, plain_trace
-from pipeline.traces.sources.lines import blocks
+from pipeline.traces.sources.lines import blocks, elements
 from pipeline.traces.sources.parquet import records
 from pipeline.traces.sources.protocol import Digest, SourcePart
 
 PARQUET = ".parquet"
-FORMATS = (*LINES, PARQUET)
+FORMATS = (*LINES, ".json", PARQUET)
 
 
 class LangfuseExport:
@@ -42,7 +42,8 @@ class LangfuseExport:
                 yield rows
             return
         decode = msgspec.json.Decoder(kind).decode
-        for block in blocks(self._files.chunks(part, digest)):
+        split = elements if part.name.removesuffix(".gz").endswith(".json") else blocks
+        for block in split(self._files.chunks(part, digest)):
             rows = Rows()
             for line, text in block.lines():
                 if kind is Observation and (trace := plain_trace(line, text)):

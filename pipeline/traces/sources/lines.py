@@ -1,4 +1,5 @@
-"""Whole lines in blocks of about BLOCK bytes. A line over the limit is never held in memory."""
+"""Whole lines in blocks of about BLOCK bytes, or the elements of a JSON array. What is over the limit is never held in
+memory."""
 
 from collections.abc import Iterator
 from itertools import chain
@@ -12,6 +13,8 @@ from pipeline.traces.sources.files import CHUNK
 from pipeline.traces.sources.protocol import BLOCK, MAX_LINE, Broken
 from pipeline.traces.sources.shapes import Unreadable
 
+ARRAY = 64 << 20
+"""Bytes of a JSON array, which is read at once."""
 MARK = b"\xef\xbb\xbf"
 """Some programs begin a file of UTF-8 with it."""
 
@@ -70,6 +73,24 @@ def _lines(chunks: Iterator[bytes], max_line: int) -> Iterator[list[bytes] | Non
             pieces, length = lines[-1:], len(lines[-1])
     if length:
         yield None if length > max_line else [b"".join(pieces)]
+
+
+def elements(chunks: Iterator[bytes]) -> Iterator[LineBatch]:
+    """The elements of a file that is one JSON array."""
+    read, size = list[bytes](), 0
+    try:
+        for chunk in chunks:
+            size += len(chunk)
+            read = [*read, chunk] if size <= ARRAY else []
+        if size > ARRAY:
+            detail = f"a JSON array of over {ARRAY} bytes: `jq -c '.[]'` makes lines"
+            yield LineBatch(1, [], [Rejection(1, Reason.TOO_LONG, detail=detail)])
+            return
+        texts = msgspec.json.decode(b"".join(read).removeprefix(MARK), type=list[msgspec.Raw])
+        yield LineBatch(1, [bytes(text) for text in texts], [])
+    except (Broken, msgspec.DecodeError, RecursionError) as error:
+        reason = error.reason if isinstance(error, Broken) else Reason.TRUNCATED_FILE
+        yield LineBatch(1, [], [Rejection(1, reason, detail=f"the JSON array breaks off or is damaged: {error}")])
 
 
 def refusal(line: int, error: Exception, trace_id: str | None = None, day: str | None = None) -> Rejection:

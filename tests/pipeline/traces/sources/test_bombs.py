@@ -79,6 +79,7 @@ def test_parquet_that_claims_other_rows_is_damaged(tmp_path: Path) -> None:
 @given(st.lists(st.binary(max_size=9).map(lambda b: b.replace(b"x", b"\n"))), st.integers(1, 30))
 def test_lines_keep_their_numbers_across_chunks_and_blocks(chunks: list[bytes], size: int) -> None:
     matches = [line for block in blocks(iter(chunks), size=size) for line in block.lines()]
+    chunks[:1] = [chunk.removeprefix(MARK) for chunk in chunks[:1]]
     wanted = enumerate(b"".join(chunks).split(b"\n"), 1)
     assert matches == [(n, line) for n, line in wanted if line and not line.isspace()]
 

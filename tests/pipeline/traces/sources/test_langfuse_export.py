@@ -78,6 +78,31 @@ def test_what_is_compressed_is_read(export: Path, name: str, content: bytes, tra
     assert (len(rows.traces), reasons(rows)) == (traces, counted)
 
 
+GOOD = json.dumps([observation(n) for n in range(1, 4)], indent=2)
+
+
+@pytest.mark.parametrize(
+    ("text", "lines", "counted"),
+    [
+        (f"\ufeff{GOOD}\n", [1, 2, 3], []),
+        (json.dumps([observation(1), 3, "x,y", None]), [1], ["schema:2:None", "schema:3:None", "schema:4:None"]),
+        (GOOD[:-99], [], ["truncated_file:1:None"]),
+        (json.dumps(["x" * 100]), [], ["too_long:1:None"]),
+    ],
+    ids=["an array", "with other values", "that breaks off", "over the limit"],
+)
+@pytest.mark.parametrize("suffix", [".json", ".json.gz"])
+def test_a_json_array_is_its_elements(
+    export: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, text: str, lines: list[int], counted: list[str]
+) -> None:
+    monkeypatch.setattr("pipeline.traces.sources.lines.ARRAY", 99 if "xxx" in text else 10**6)
+    content = text.encode()
+    path = write(export, f"observations_v2/2026-01-05{suffix}", [])
+    path.write_bytes(gzip.compress(content) if suffix.endswith(".gz") else content)
+    result = read(source(export))
+    assert ([trace.line for trace in result.traces], reasons(result)) == (lines, counted)
+
+
 def test_other_formats_are_named_and_hidden_files_left_alone(export: Path) -> None:
     write(export, DAY, [observation(1)])
     write(export, "observations_v2/.2026-01-06.jsonl.gz.5f3a", ["{"])
