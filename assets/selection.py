@@ -15,7 +15,7 @@ from pipeline.core import layout
 from pipeline.rewards.records import RewardLabels
 from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.selection.consent import consented
-from pipeline.selection.cost import expect_for
+from pipeline.selection.cost import expect, parameters
 from pipeline.selection.draw import FreshSamples
 from pipeline.selection.evidence import Trust
 from pipeline.selection.preferences import PreferenceDataset, ScoredSamples, build
@@ -77,11 +77,11 @@ def training_plan(context: dg.AssetExecutionContext, deployment: Deployment, pre
     """The method or "not now", with the reasons, and the exact rows that the training will consume."""
     work = deployment.work(deployment.iteration(preference_dataset.iteration), context.log.info)
     store, iteration, recipe = work.store, work.iteration, work.recipe
-    expected = expect_for(
-        iteration.champion.uri,
+    expected = expect(
         preference_dataset.evidence,
         recipe.training,
         recipe.compute.accelerator,
+        parameters(iteration.champion.uri),
         recipe.compute.devices,
     )
     plan: TrainingPlan = plan_training(

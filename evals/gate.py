@@ -52,37 +52,23 @@ class GateVerdict(Record):
     bundle_digest: str
 
 
-class Findings:
-    """The reasons of a judgement by what they speak for."""
-
-    def __init__(self, inconclusive: list[str]) -> None:
-        self.inconclusive = inconclusive
-        self._lists: dict[Verdict, list[str]] = {
-            Verdict.INCONCLUSIVE: inconclusive, Verdict.FAIL: [], Verdict.PASS: []
-        }  # fmt: skip
-
-    def add(self, kind: Verdict, reason: str) -> None:
-        self._lists[kind].append(reason)
-
-    def verdict(self) -> tuple[Verdict, list[str]]:
-        failures = self._lists[Verdict.FAIL]
-        if self.inconclusive:
-            return Verdict.INCONCLUSIVE, [*self.inconclusive, *failures]
-        return (Verdict.FAIL, failures) if failures else (Verdict.PASS, self._lists[Verdict.PASS])
+Finding = tuple[Verdict, str]
+"""What a reason speaks for, and the reason."""
 
 
 def judge(report: EvalReport, section: Evaluation) -> GateVerdict:
     """The verdict on a report under the recipe's thresholds. Total: whatever the numbers, it answers."""
-    findings = Findings([*report.problems, *level_problems(section)])
+    problems = [*report.problems, *level_problems(section)]
     if section != report.section:
-        findings.inconclusive.append("the thresholds are not those that the evidence was gathered under")
-    elif not findings.inconclusive:
-        _judge_suites(report, section, findings)
-    verdict, reasons = findings.verdict()
+        problems.append("the thresholds are not those that the evidence was gathered under")
+    findings = [(Verdict.INCONCLUSIVE, why) for why in problems] or _findings(report, section)
+    kinds = {kind for kind, _ in findings}
+    verdict = next(kind for kind in (Verdict.INCONCLUSIVE, Verdict.FAIL, Verdict.PASS) if kind in kinds)
+    told = (verdict, Verdict.FAIL) if verdict is Verdict.INCONCLUSIVE else (verdict,)
     return GateVerdict(
         iteration=report.iteration,
         verdict=verdict,
-        reasons=tuple(reasons),
+        reasons=tuple(why for kind in told for each, why in findings if each is kind),
         champion=report.champion,
         candidate=report.candidate,
         protocol=report.protocol,
@@ -91,7 +77,9 @@ def judge(report: EvalReport, section: Evaluation) -> GateVerdict:
     )
 
 
-def _judge_suites(report: EvalReport, section: Evaluation, findings: Findings) -> None:
+def _findings(report: EvalReport, section: Evaluation) -> list[Finding]:
+    """Of the suites that gate; where one has no adequate evidence, that alone."""
+    inadequate: list[Finding] = []
     gating: list[tuple[SuiteSection, Comparison]] = []
     for each in report.measurements:
         settings = section.suite(each.suite)
@@ -102,32 +90,27 @@ def _judge_suites(report: EvalReport, section: Evaluation, findings: Findings) -
             problems: Sequence[str] = _inadequacies(each.comparison, section, settings)
         else:
             problems = each.problems or ("nothing was measured",)
-        findings.inconclusive += [f"{each.suite}: {why}" for why in problems]
+        inadequate += [(Verdict.INCONCLUSIVE, f"{each.suite}: {why}") for why in problems]
     measured = {each.suite: each for each in report.judged}
     judged: list[tuple[JudgedSuite, JudgedMeasurement]] = []
-    for settings in section.judged:
-        if settings.role != "report":
-            one = measured.get(settings.name) or JudgedMeasurement(suite=settings.name, judge="")
-            judged.append((settings, one))
-            findings.inconclusive += [f"{settings.name}: {why}" for why in _judged_inadequacies(settings, one, section)]
+    for settings in (each for each in section.judged if each.role != "report"):
+        one = measured.get(settings.name) or JudgedMeasurement(suite=settings.name, judge="")
+        judged.append((settings, one))
+        problems = _judged_inadequacies(settings, one, section)
+        inadequate += [(Verdict.INCONCLUSIVE, f"{settings.name}: {why}") for why in problems]
     if not gating or not any(settings.role == "target" for settings, _ in (*gating, *judged)):
-        findings.inconclusive = findings.inconclusive or ["no target was measured"]
-    if findings.inconclusive:
-        return
+        inadequate = inadequate or [(Verdict.INCONCLUSIVE, "no target was measured")]
+    if inadequate:
+        return inadequate
     guards = [(settings.name, each.loss) for settings, each in judged if each.loss is not None]
     guards += [(settings.name, guard) for settings, each in gating for guard in each.guards]
     power = GUARD_POWER ** (1 / max(sum(guard.rule == "safe" for _, guard in guards), 1))
-    for settings, comparison in gating:
-        if settings.role == "target":
-            findings.add(*_improvement(settings.name, comparison, section.improvement_alpha))
-    for settings, each in judged:
-        if settings.role == "target" and each.win_rate is not None:
-            findings.add(*_preferred(settings.name, each.win_rate))
-    for name, guard in guards:
-        findings.add(*_non_inferiority(name, guard, section, power))
-    for settings, comparison in gating:
-        if settings.floor is not None:
-            findings.add(*_floor(settings.name, settings.floor, comparison))
+    return [
+        *(_improvement(of.name, each, section.improvement_alpha) for of, each in gating if of.role == "target"),
+        *(_preferred(of.name, each.win_rate) for of, each in judged if of.role == "target" and each.win_rate),
+        *(_non_inferiority(name, guard, section, power) for name, guard in guards),
+        *(_floor(of.name, of.floor, each) for of, each in gating if of.floor is not None),
+    ]
 
 
 def _inadequacies(comparison: Comparison, section: Evaluation, settings: SuiteSection) -> list[str]:

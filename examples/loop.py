@@ -25,7 +25,7 @@ from pipeline.recipe.traces import DemoSource
 from pipeline.rewards.label import label_traces
 from pipeline.rewards.verifiers import Grader
 from pipeline.selection.consent import consented
-from pipeline.selection.cost import expect_for
+from pipeline.selection.cost import expect, parameters
 from pipeline.selection.evidence import Trust
 from pipeline.selection.preferences import build
 from pipeline.serving.endpoint import ServingAddresses
@@ -74,7 +74,8 @@ def main(folder: str, *overrides: str) -> GateVerdict | None:
     apart = held_apart(work, labels.dataset, datetime.now(UTC))
     preferences = build(work, labels.dataset, apart, agreed, Trust(human=labels.human_noise))
     compute = recipe.compute
-    cost = expect_for(champion.uri, preferences.evidence, recipe.training, compute.accelerator, compute.devices)
+    size = parameters(champion.uri)
+    cost = expect(preferences.evidence, recipe.training, compute.accelerator, size, compute.devices)
     plan = plan_training(work, preferences, cost, agreed)
     print(f"method {plan.decision.method}: {'; '.join(plan.decision.reasons)}")
 

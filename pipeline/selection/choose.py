@@ -36,11 +36,6 @@ class EvidenceCheck(Record):
     threshold: float
     holds: bool
 
-    @property
-    def bound(self) -> float | None:
-        """The end of the interval that speaks against the method."""
-        return self.estimate.low if self.sign == ">=" else self.estimate.high
-
     def figure(self, value: float) -> str:
         if self.key == "signal":
             return f"{value:.2f}"
@@ -210,17 +205,6 @@ def _would_change(evidence: Evidence, held: Sequence[EvidenceCheck], method: Cho
         if hold.issuperset(METHODS[other].needs):
             title = METHODS[other].title
             yield f"to {title}: it qualifies as well and gives way; selection.method: {other} forces it"
-    if method != "none":
-        near = min((c for c in held if c.holds and method in c.needed_by), key=_slack, default=None)
-        if near is not None:
-            yield f"away from {METHODS[method].title}: its closest call is {near}"
-
-
-def _slack(check: EvidenceCheck) -> float:
-    """The factor by which a check that holds exceeds its threshold."""
-    bound = check.bound or 0.0
-    over, under = (bound, check.threshold) if check.sign == ">=" else (check.threshold, bound)
-    return over / under if under else math.inf
 
 
 _COUNTED = {

@@ -41,10 +41,12 @@ def expect(
     evidence: Evidence,
     training: Training,
     accelerator: Accelerator,
-    parameters: int,
+    parameters: int | None,
     devices: int = 1,
 ) -> dict[MethodName, MethodCost]:
-    """What each method takes."""
+    """What each method takes; nothing where the model's `parameters` are not known."""
+    if parameters is None:
+        return {}
     prompt, completion = evidence.prompt_chars / CHARS_PER_TOKEN, evidence.completion_chars / CHARS_PER_TOKEN
 
     def expected(method: AnyMethod) -> MethodCost:
@@ -74,21 +76,6 @@ def expect(
         )
 
     return {name: expected(method) for name, method in training.by_name().items()}
-
-
-def expect_for(
-    model: str | Path,
-    evidence: Evidence,
-    training: Training,
-    accelerator: Accelerator,
-    devices: int,
-) -> dict[MethodName, MethodCost]:
-    """`expect` for a model directory; empty where its weights cannot be counted."""
-    try:
-        size = parameters(model)
-    except ValueError:
-        return {}
-    return expect(evidence, training, accelerator, size, devices)
 
 
 def zero_variance(evidence: Evidence, generations: int) -> Estimate:
@@ -146,9 +133,9 @@ def _power(a: float, b: float, exponent: int) -> float:
     return math.exp(math.lgamma(a + exponent) - math.lgamma(a) + math.lgamma(a + b) - math.lgamma(a + b + exponent))
 
 
-def parameters(model: str | Path) -> int:
-    """Number of weights of a Hugging Face model directory. Raises ValueError where its safetensors are not whole."""
-    files = weight_files(Path(model))
-    if missing := [file for file in files if not file.is_file()]:
-        raise ValueError(f"No {missing[0].name} in {model}. Save the model there with safe_serialization=True.")
-    return sum(math.prod(shape) for file in files for _, shape in header(file).values())
+def parameters(model: str | Path) -> int | None:
+    """Number of weights of a Hugging Face model directory; None where its safetensors are not whole."""
+    try:
+        return sum(math.prod(shape) for file in weight_files(Path(model)) for _, shape in header(file).values())
+    except ValueError:
+        return None
