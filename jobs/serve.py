@@ -2,8 +2,8 @@
 wanted, unless the recipe names slots that others keep.
 
 A rollout that is opened meanwhile finds it running and moves its weights; the candidate gets a slot as soon as it is
-proposed, and the champion before it keeps its own for as long as the recipe keeps it warm. On the gateway's own page
-both can be chatted with. It decides nothing: `canary_rollout` does.
+proposed, and the champion before it keeps its own for as long as the recipe keeps it warm. It decides nothing:
+`canary_rollout` does.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] = ()) -> int:
                 keeper = stack.enter_context(SlotKeeper(settings.store(), name, limit, _print))
                 keeper.serve(serving)
             gateway = stack.enter_context(running_gateway(gateway_settings(settings), _print))
-            _print(f"Chat with it: {gateway.url}/  Clients use {gateway.url}/v1  End it with Ctrl-C.")
+            _print(f"Clients use {gateway.url}/v1  End it with Ctrl-C.")
             while True:
                 time.sleep(POLL_S)
                 wanted = wanted_models(settings, time.time())

@@ -6,12 +6,11 @@ import json
 import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
-from importlib.resources import files
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -35,7 +34,6 @@ from pipeline.serving.endpoint import Endpoint, served_names
 
 REFRESH_S = 1.0
 """Between two looks at the slots."""
-_PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
 
 
 class Gateway:
@@ -130,11 +128,6 @@ class Gateway:
         trace_id = await asyncio.to_thread(record_feedback, self._store, name, body, self._with_text)
         return JSONResponse({"object": "feedback", "trace_id": trace_id})
 
-    async def page(self, request: Request) -> Response:
-        """GET /: chat with both arms side by side."""
-        page = files("pipeline.rollout.gateway").joinpath("page.html").read_text()
-        return HTMLResponse(page, headers={"content-security-policy": _PAGE_POLICY, "x-frame-options": "DENY"})
-
 
 def exposition(state: GatewayState, model: str) -> str:
     """Prometheus's text format 0.0.4; each series has the label `model`."""
@@ -175,7 +168,6 @@ def application(settings: GatewaySettings) -> ASGIApp:
         Route("/health", gateway.health),
         Route("/-/split", gateway.state),
         Route("/-/metrics", gateway.metrics),
-        Route("/", gateway.page),
     ]
     app = Starlette(routes=routes, lifespan=gateway.running, exception_handlers={HTTPException: _refused})
     app.router.redirect_slashes = False

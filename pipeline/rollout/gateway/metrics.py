@@ -1,5 +1,5 @@
 """The rollout's metrics from what the gateway recorded, by unit and arm: a request counts for the arm that it was sent
-to. Pinned requests and what the gates would not admit are not graded."""
+to. What the gates would not admit is not graded."""
 
 from __future__ import annotations
 
@@ -123,10 +123,8 @@ def _answer(row: RecordedRequest) -> ServedAnswer:
 
 
 def _is_of(row: RecordedRequest, split: Split) -> bool:
-    """Whether a request is evidence on this split: sent under its weight, and not pinned."""
-    marks = row.marks
-    same = marks["rollout.id"] == split.rollout and marks["rollout.weight"] == split.canary_weight
-    return same and "rollout.pinned" not in marks
+    """Whether a request is evidence on this split: sent under its weight."""
+    return row.marks["rollout.id"] == split.rollout and row.marks["rollout.weight"] == split.canary_weight
 
 
 def readable(rows: Sequence[RecordedRequest], settings: Traces, forgotten: Forgotten, now: float) -> list[bool]:

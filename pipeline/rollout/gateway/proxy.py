@@ -14,7 +14,6 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from pipeline.rollout.gateway.asked import BadRequest, CallerRequest, limited_body
-from pipeline.rollout.gateway.door import LOOPBACK, host_name
 from pipeline.rollout.gateway.process import GatewaySettings
 from pipeline.rollout.gateway.spans import Recorder, Served, Try
 from pipeline.rollout.gateway.split import ServedSlot, SlotTable, SplitWatch
@@ -44,21 +43,10 @@ class Breaker:
 
 
 class _Caller:
-    """A caller's connection. `pinned`: the arm that it names; BadRequest for one who may not, or names none."""
+    """A caller's connection."""
 
-    def __init__(self, request: Request, send: Send, trusted: bool) -> None:
-        headers = request.headers
-        # The gateway's own page may name the arm on this machine, and a program that is trusted; door.py refuses
-        # other pages.
-        may_name = trusted if "origin" not in headers else host_name(headers["host"].encode("latin-1")) in LOOPBACK
-        self._request, self._send, self.pinned = request, send, headers.get("x-rollout-arm")
-        self._shows = may_name and ("x-rollout-show" in headers or self.pinned is not None)
-        if self.pinned is None:
-            return
-        if not may_name:
-            raise BadRequest(403, "Only the gateway's own page and trusted callers may name the arm. Leave it out.")
-        if self.pinned not in ("champion", "canary"):
-            raise BadRequest(400, "x-rollout-arm is neither champion nor canary. Name one of them, or leave it out.")
+    def __init__(self, request: Request, send: Send) -> None:
+        self._request, self._send = request, send
 
     def forwarded(self, trace_id: str) -> dict[str, str]:
         headers = {"Content-Type": "application/json", "traceparent": f"00-{trace_id}-{trace_id[:16]}-01"}
@@ -70,11 +58,9 @@ class _Caller:
         while (await self._request.receive())["type"] != "http.disconnect":
             pass
 
-    async def reply(self, opened: Opened, body: bytes | AsyncIterator[bytes], served: Served, by: Arm) -> None:
+    async def reply(self, opened: Opened, body: bytes | AsyncIterator[bytes], trace_id: str) -> None:
         """Send an answer; a stream ends early where the caller hangs up."""
-        headers = {**opened.headers, **_identified(served.trace_id)}
-        if self._shows:
-            headers |= {"x-rollout-arm": served.arm, "x-rollout-served-by": by}
+        headers = {**opened.headers, **_identified(trace_id)}
         if isinstance(body, bytes):
             await self._respond(Response(body, opened.status, headers))
         else:
@@ -114,8 +100,8 @@ class Proxy:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         asked = CallerRequest(await limited_body(request), dict(scope["headers"]), self._trusted)
-        caller = _Caller(request, send, self._trusted)
-        served, champion, canary = self._routed(asked, caller.pinned)
+        caller = _Caller(request, send)
+        served, champion, canary = self._routed(asked)
         try:
             await self._answer(served, champion, canary, caller)
         finally:
@@ -124,31 +110,29 @@ class Proxy:
                 served.tries.append(_try_of(champion, "champion").ended(error="gateway"))
             self._recorder.add(served)
 
-    def _routed(self, asked: CallerRequest, pinned: str | None) -> tuple[Served, ServedSlot, ServedSlot | None]:
+    def _routed(self, asked: CallerRequest) -> tuple[Served, ServedSlot, ServedSlot | None]:
         """Where a request goes: the champion's slot, and the canary's where it is to answer."""
         split, trace_id = self._watch.in_force(), os.urandom(16).hex()
         unit, kind = (asked.unit, asked.unit_kind) if asked.unit else (trace_id, "request")
-        served = Served(asked, trace_id, unit=unit, unit_kind=kind, pinned=pinned is not None)
+        served = Served(asked, trace_id, unit=unit, unit_kind=kind)
         if split is None:
-            if len(self.table.slots) != 1 or pinned == "canary":
+            if len(self.table.slots) != 1:
                 raise BadRequest(503, "No split says which model is the champion. Apply one, or load a single slot.")
             return served, self.table.slots[0], None
-        served.arm = pinned or route(split, unit)
+        served.arm = route(split, unit)
         served.rollout, served.epoch, served.weight = split.rollout, split.epoch, split.canary_weight
         champion = self.table.slot_of(split.champion.digest)
         canary = None if split.canary is None else self.table.slot_of(split.canary.digest)
         if champion is None:
             raise BadRequest(503, f"No slot serves the champion, model {split.champion.digest[:12]}. Load it.")
-        if pinned == "canary" and canary is None:
-            raise BadRequest(503, "No slot serves a canary. Ask the champion, or load the canary.")
         return served, champion, canary if served.arm == "canary" else None
 
     async def _answer(self, served: Served, champion: ServedSlot, canary: ServedSlot | None, caller: _Caller) -> None:
-        failed, answered = None, False
-        if canary is not None and (served.pinned or self._breaker.lets()):
+        answered, failed = False, None
+        if canary is not None and self._breaker.lets():
             failed = await self._ask(served, canary, "canary", caller)
-            answered = failed is None or served.pinned
-            self._breaker.saw(failed is not None)
+            answered = failed is None
+            self._breaker.saw(not answered)
         if not answered:
             failed = await self._ask(served, champion, "champion", caller)
         if failed is not None:
@@ -163,7 +147,7 @@ class Proxy:
             if opened is None:
                 served.tries.append(turn.ended(error="aborted", message="The caller hung up before the answer."))
                 return None
-            await _pass_on(served, turn, arm, opened, caller)
+            await _pass_on(served, turn, opened, caller)
             return None
         except SlotFailed as failed:
             served.tries.append(turn.ended(error=failed.kind, message=str(failed)))
@@ -186,10 +170,10 @@ class Proxy:
             gone.cancel()
 
 
-async def _pass_on(served: Served, turn: Try, arm: Arm, opened: Opened, caller: _Caller) -> None:
+async def _pass_on(served: Served, turn: Try, opened: Opened, caller: _Caller) -> None:
     """The answer, to the caller and into a try. A stream that breaks off ends with an error event."""
     if opened.events is None:
-        await caller.reply(opened, opened.body, served, arm)
+        await caller.reply(opened, opened.body, served.trace_id)
         served.tries.append(turn.ended([opened.body], error=str(opened.status) if opened.status != 200 else ""))
         return
     pieces, broke_off, complete = [opened.body], "", False
@@ -206,7 +190,7 @@ async def _pass_on(served: Served, turn: Try, arm: Arm, opened: Opened, caller: 
             yield b"data: " + msgspec.json.encode(error_body(502, broke_off)) + b"\n\n"
         complete = True
 
-    await caller.reply(opened, events(opened.events), served, arm)
+    await caller.reply(opened, events(opened.events), served.trace_id)
     error = "stream_broken" if broke_off else ""
     served.tries.append(turn.ended(pieces, error=error, message=broke_off, aborted=not complete and not error))
 

@@ -54,8 +54,7 @@ class Try(msgspec.Struct):
 
 
 class Served(msgspec.Struct):
-    """One request and who tried to answer it. `weight`: percent on the canary at that moment; `pinned`:
-    the caller named the arm."""
+    """One request and who tried to answer it. `weight`: percent on the canary at that moment."""
 
     asked: CallerRequest
     trace_id: str
@@ -65,7 +64,6 @@ class Served(msgspec.Struct):
     rollout: str = ""
     epoch: int = 0
     weight: int = 0
-    pinned: bool = False
     tries: list[Try] = []
 
 
@@ -97,7 +95,6 @@ def _span(served: Served, number: int, with_text: bool) -> dict[str, Any]:
         "rollout.weight": served.weight,
         "rollout.unit": unit_hash(served.rollout, served.unit),
         "rollout.unit_kind": served.unit_kind,
-        "rollout.pinned": served.pinned or None,
         "rollout.aborted": tried.aborted or None,
         "gen_ai.operation.name": "chat",
         "gen_ai.request.model": asked.text("model") or None,

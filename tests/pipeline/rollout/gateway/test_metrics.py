@@ -68,7 +68,6 @@ def test_look_leaves_out_what_is_no_evidence(gateway):
     since = time.time()
     gateway.post(user=user, metadata=METADATA)  # under another weight
     gateway.split(25)
-    gateway.post(user=user, metadata=METADATA, headers={"x-rollout-arm": "canary"})
     gateway.post(user=user, metadata={**METADATA, "user_consent": "false"})
     gateway.post(user=user, metadata={})
     gateway.post(user=user, metadata=METADATA)

@@ -97,23 +97,6 @@ def test_a_split_of_a_model_in_no_slot_is_not_in_force(gateway):
     assert gateway.port.read() == after
 
 
-@pytest.mark.parametrize("arm", ["champion", "canary"])
-def test_a_pinned_request_is_marked(gateway, arm):
-    answer = gateway.post(user=user_of("champion"), headers={"x-rollout-arm": arm})
-    assert answer.headers["x-rollout-served-by"] == arm
-    marks = gateway.request(answer).marks
-    assert (marks["rollout.served_by"], marks["rollout.pinned"]) == (arm, True)
-
-
-def test_the_page_may_name_the_arm_and_other_pages_not(gateway):
-    def status(**headers):
-        return gateway.post(headers={"x-rollout-arm": "canary", **headers}).status_code
-
-    assert status(origin=gateway.gateway.url) == 200
-    assert status(origin="http://evil.example") == 403
-    assert gateway.post(headers={"x-rollout-arm": "both"}).status_code == 400
-
-
 def test_only_named_paths_lead_anywhere(gateway):
     for path in ("/v1/load_lora_adapter", "/v1/chat/completions/", "/v1/chat", "/metrics", "/-/", "/v1/embeddings"):
         assert gateway.client.post(path, json={}).status_code in (404, 405), path
@@ -195,8 +178,6 @@ def test_a_named_host_is_answered_where_it_is_allowed(tmp_path: Path) -> None:
     with world(tmp_path, allowed_hosts=("models.example.org",)) as gateway:
         gateway.split(5)
         assert gateway.client.post("/v1/chat/completions", content=BODY, headers=named).status_code == 200
-        pinned = {**named, "x-rollout-arm": "canary"}
-        assert gateway.client.post("/v1/chat/completions", content=BODY, headers=pinned).status_code == 403
         assert gateway.client.get("/v1/models").status_code == 200, "its own names stay"
 
 

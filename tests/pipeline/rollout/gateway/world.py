@@ -74,13 +74,14 @@ class World:
         self.store.path(layout.split_file(NAME)).write_bytes(content)
 
     def reset(self) -> None:
-        """Right answers, half of the users on the canary."""
+        """Right answers, a closed breaker, half of the users on the canary."""
         for slot in (self.champion, self.canary):
             slot.answer = lambda server, body: None
+        self.split(50)
+        awaited(lambda: text_of(self.post(user=user_of("canary"))) == f"It is {self.canary.name}.")
+        for slot in (self.champion, self.canary):
             slot.asked.clear()
             slot.headers.clear()
-        self.split(50)
-        self.post(user="-", headers={"x-rollout-arm": "canary"})
 
     def post(
         self,
