@@ -112,28 +112,17 @@ def _decide(settings: Deployment, asked: argparse.Namespace) -> int:
 
 def outcome_lines(decision: RolloutDecision, done: Tick) -> Iterator[str]:
     """What a decision led to, and what to do next."""
-    state, look = done.state, deployment().launch_command(ROLLOUT)
+    state = done.state
     for error in done.errors:
         yield f"Not everything follows yet, the next look tries again: {error}"
     if done.refused:
         yield f"Nothing was done: {done.refused}."
-    elif decision.action in TO_ZERO and state.phase is Phase.ROLLING_BACK:
+        return
+    if decision.action in TO_ZERO and state.phase is Phase.ROLLING_BACK:
         yield f"Rollout {state.rollout} is to go back to 0%, and the router does not read that yet."
-        yield f"  try again: {look}"
-    elif decision.action in TO_ZERO:
-        yield f"Rollout {state.rollout} is {state.phase}: the router reads 0% on the canary ({state.reason})."
-        yield f"  the next candidate: {deployment().launch_command()}"
-    elif decision.action == "pause":
-        yield f"Rollout {state.rollout} is held at {state.canary_weight}%."
-        yield f"  it goes on with: {COMMAND} resume --rollout {state.rollout} --reason 'WHY'"
     else:
-        goes_on = f"goes on at {state.canary_weight}%: its stage starts over, its evidence stays."
-        if decision.action == "approve":
-            goes_on = f"is approved by {decision.by}: it gets its first weight once its slot serves it."
-        elif state.confirmed_stage < 0:
-            goes_on = "goes on: it had no traffic yet, and gets its first weight once its slot serves it."
-        yield f"Rollout {state.rollout} {goes_on}"
-        yield f"  the next look: {look}"
+        yield f"Rollout {state.rollout} is {state.phase}, with {state.canary_weight}% on the canary: {state.reason}."
+    yield f"  next: {deployment().launch_command(ROLLOUT if state.active else LOOP)}"
 
 
 def exit_code(decision: RolloutDecision, done: Tick) -> int:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from k8s.client import ApiResource, KubernetesClient, Refused
-from k8s.slots import Identify, Slot, SlotPair, reached
+from k8s.slots import Slot, SlotPair, reached
 from pipeline.core.storage import ModelRef
 from pipeline.recipe.rollout import HttpRouteTraffic
-from pipeline.rollout.router import Readiness, Split, Unsettled
+from pipeline.rollout.router import Identify, Readiness, Split, Unsettled
 
 HTTP_ROUTE = ApiResource("gateway.networking.k8s.io", "v1", "httproutes")
 ROLLOUT, EPOCH, CHAMPION, CANARY = (f"preference-tuning/{word}" for word in ("rollout", "epoch", "champion", "canary"))

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from k8s.client import ApiResource, KubernetesClient, Unreachable
 from pipeline.core.storage import ModelRef
-from pipeline.rollout.router import Readiness
+from pipeline.rollout.router import Identify, Readiness
 from pipeline.serving.endpoint import served_name
 
 CONFIG_MAP = ApiResource("", "v1", "configmaps")
@@ -22,9 +22,6 @@ PORT = 8000
 T = TypeVar("T")
 AT_ONCE = 8
 """Pods of a slot that are asked at the same time."""
-Identify = Callable[[str], str]
-"""Digest of the model that the server at a root URL (`http://10.0.0.7:8000/v1`) really serves, by its fingerprint.
-Raises ValueError saying why it is none that is known, OSError when it does not answer."""
 
 
 class Slot(NamedTuple):

@@ -99,6 +99,11 @@ class Readiness(Record):
     """It serves another model."""
 
 
+Identify = Callable[[str], str]
+"""Digest of the model that the server at a root URL really serves, by its fingerprint. Raises ValueError saying why it
+is none that is known, OSError when it does not answer."""
+
+
 class TrafficSplit(Protocol):
     """What a rollout needs from whatever routes requests. Whatever cannot be reached raises OSError or ValueError."""
 

@@ -59,6 +59,7 @@ def status(
     )
     if state.proposal is None:
         return bare.model_copy(update={"waits_for": "a candidate that passes the gate" if bare.routed else NOTHING})
+    policy = state.proposal.policy
     looked = [e for e in events if e.rollout == state.rollout and (e.look is not None or e.missed)]
     by_people = [e for e in events if e.rollout == state.rollout and e.by][-1:]
     lasting = [e.by for e in by_people if e.epoch == state.requested_epoch or e.phase is Phase.ROLLING_BACK]
@@ -70,9 +71,9 @@ def status(
             "router": split.canary_weight if isinstance(split, Split) and split.rollout == state.rollout else None,
             "last_look": looked[-1].reason if looked else "",
             "last_look_at": looked[-1].at if looked else None,
-            "wanted_graded": _wanted(state),
+            "wanted_graded": wanted_graded(state.watch.evidence, policy, policy.weight_at(state.stage)),
             "waits_for": _waits_for(state) if bare.routed else UNROUTED if state.active else NOTHING,
-            "cannot_see": blind_spots(state.watch.evidence, state.proposal.policy) if state.active else (),
+            "cannot_see": blind_spots(state.watch.evidence, policy) if state.active else (),
             "decisions": decisions(state, now),
         }
     )
@@ -85,11 +86,6 @@ def share_estimate(ratio: Ratio, policy: RolloutPolicy) -> Estimate:
     width = Z95 * math.sqrt(variance(ratio, policy.unit))
     value, n = ratio.share, round(ratio.trials)
     return Estimate(value=value, low=max(0.0, value - width), high=min(1.0, value + width), n=n)
-
-
-def _wanted(state: RolloutState) -> int:
-    policy = state.opened.policy
-    return wanted_graded(state.watch.evidence, policy, policy.weight_at(state.stage))
 
 
 def _waits_for(state: RolloutState) -> str:
@@ -105,9 +101,7 @@ def _waits_for(state: RolloutState) -> str:
         case Phase.SHIFTING:
             return f"the router to read {state.canary_weight}%"
         case Phase.OBSERVING:
-            seconds = max(0.0, policy.dwell_s[state.stage] - state.watch.dwell_s)
-            graded = max(0.0, _wanted(state) - state.watch.evidence.canary.graded)
-            return f"the next look, and {seconds:.0f} s with metrics and {graded:.0f} graded canary requests more"
+            return "the next look, until dwell and answers suffice"
         case Phase.HELD:
             return "a person: resume or abort it"
         case Phase.ROLLING_BACK:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pipeline.core import layout
 from pipeline.core.storage import ModelRef, Record, Store
 from pipeline.rollout.gateway.process import running_address
-from pipeline.rollout.router import NO_ROLLOUT, Readiness, Split, Unsettled, without_canary
+from pipeline.rollout.router import NO_ROLLOUT, Identify, Readiness, Split, Unsettled, without_canary
 from pipeline.serving.endpoint import HEAD, digest_head
 
 TIMEOUT_S = 5.0
@@ -171,11 +171,6 @@ class GatewayState(Record):
     recorded: int
     """Of those, the ones whose spans are in a file."""
     pid: int
-
-
-Identify = Callable[[str], str]
-"""Digest of the model that the server at a root URL really serves, by its fingerprint. Raises ValueError saying why it
-is none that is known, OSError when it does not answer."""
 
 
 class GatewaySplit:

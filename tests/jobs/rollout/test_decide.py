@@ -52,7 +52,7 @@ def test_a_rollback_moves_the_traffic_and_quarantines(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'gone' / 'mlflow.db'}")
     assert main(["rollback", "--reason", "it insults people", "--by", "ada", "--rollout", held]) == 0
     out = capsys.readouterr().out
-    assert f"Rollout {held} is rolled_back: the router reads 0% on the canary (it insults people)" in out
+    assert f"Rollout {held} is rolled_back, with 0% on the canary: it insults people" in out
     now = state(settings)
     assert (now.phase, weight(settings)) == (Phase.ROLLED_BACK, 0)
     assert now.opened.version.model.digest in now.past.quarantined
@@ -91,7 +91,7 @@ def test_status_as_json_is_one_object(settings: Deployment, held: str, capsys) -
 @pytest.mark.slow
 def test_abort_moves_the_traffic_and_says_so(settings: Deployment, held: str, capsys) -> None:
     assert main(["abort", "--reason", "it cannot be graded"]) == 0
-    assert "is aborted: the router reads 0%" in capsys.readouterr().out
+    assert "is aborted, with 0% on the canary" in capsys.readouterr().out
     assert (state(settings).phase, weight(settings)) == (Phase.ABORTED, 0)
     assert not state(settings).past.quarantined
     account = pwd.getpwuid(os.getuid()).pw_name
@@ -102,7 +102,7 @@ def test_abort_moves_the_traffic_and_says_so(settings: Deployment, held: str, ca
 
 def test_resume_lets_it_go_on_and_says_what_comes_next(settings: Deployment, held: str, capsys) -> None:
     assert main(["resume", "--reason", "metrics are back", "--by", "operator"]) == 0
-    assert "goes on at 5%" in capsys.readouterr().out
+    assert "is shifting, with 5% on the canary" in capsys.readouterr().out
     assert (state(settings).phase, weight(settings)) == (Phase.SHIFTING, 5)
     assert decided(settings) == [("resume", "operator", "metrics are back")]
     assert main(["resume", "--reason", "again"]) == 1
@@ -133,7 +133,7 @@ def test_what_could_not_be_done_is_said(settings: Deployment, held: str, capsys,
 def test_pause_holds_it_and_resume_goes_on(settings: Deployment, held: str, capsys) -> None:
     main(["resume", "--reason", "mended"])
     assert main(["pause", "--reason", "a holiday", "--rollout", held]) == 0
-    assert f"is held at 5%.\n  it goes on with: pt rollout resume --rollout {held}" in capsys.readouterr().out
+    assert f"Rollout {held} is held, with 5% on the canary" in capsys.readouterr().out
     assert (state(settings).phase, weight(settings)) == (Phase.HELD, 5)
     assert main(["pause", "--reason", "twice"]) == 1
     assert [action for action, _, _ in decided(settings)] == ["resume", "pause"]
@@ -198,7 +198,7 @@ def test_an_approver_lets_the_candidate_in_once(
     ):
         code, out = approve(by, rollout)
         assert code == 1 and why in out and state(settings).phase is Phase.GATED and decided(settings) == []
-    assert "is approved by ada@example.org" in approve("ada@example.org")[1]
+    assert "is approved, with 0% on the canary" in approve("ada@example.org")[1]
     assert decided(settings) == [("approve", "ada@example.org", "looked at it")]
     [entry] = [e for e in audit.entries(settings.store()) if e.kind == "approval"]
     made = state(settings).opened

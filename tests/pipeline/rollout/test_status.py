@@ -40,7 +40,7 @@ def test_a_held_rollout_is_told_with_what_was_measured_and_why(world):
         ("proposed", "files of both models"),
         ("gated", "first weight, 5%"),
         ("shifting", "router to read 5%"),
-        ("observing", "100 s with metrics and 1808 graded"),
+        ("observing", "the next look"),
         ("held", "resume or abort"),
     ],
 )
