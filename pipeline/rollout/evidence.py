@@ -138,10 +138,6 @@ class ArmSums(Record):
     def graded(self) -> float:
         return self.quality.trials
 
-    @property
-    def correct(self) -> float:
-        return self.quality.hits
-
     def minus(self, before: ArmSums) -> ArmSums:
         return ArmSums(**{name: getattr(self, name).minus(getattr(before, name)) for name in ArmSums.model_fields})
 
