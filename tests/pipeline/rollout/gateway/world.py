@@ -79,6 +79,7 @@ class World:
             slot.answer = lambda server, body: None
         self.split(50)
         awaited(lambda: text_of(self.post(user=user_of("canary"))) == f"It is {self.canary.name}.")
+        awaited(lambda: self.state().served == self.state().recorded)
         for slot in (self.champion, self.canary):
             slot.asked.clear()
             slot.headers.clear()
