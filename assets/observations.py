@@ -1,4 +1,4 @@
-"""The end of an iteration, and what Dagster shows of it. What is shown fails no stage."""
+"""The end of an iteration, and what Dagster shows of it and of a look at the rollout. What is shown fails no stage."""
 
 import time
 from collections.abc import Iterator
@@ -16,6 +16,7 @@ from pipeline.core.iteration import Iteration
 from pipeline.governance.erasure.late import blocked_iteration
 from pipeline.recipe import Automation
 from pipeline.registry.runs import version_page
+from pipeline.rollout.status import RolloutStatus
 from pipeline.views.iteration import quality_and_cost
 
 KPI, CHAMPION = "kpi", "champion"
@@ -47,6 +48,20 @@ def show_figures(context: dg.OpExecutionContext | dg.AssetExecutionContext, depl
         context.log_event(kpi_observation(deployment.key(KPI), read_kpi(store, recipe), str(page)))
     except Exception as error:  # boundary: a picture of what has ended well
         context.log.warning(f"The key figures are not shown: {error!r}. pt report {id} makes the page.")
+
+
+def rollout_observation(canary: dg.AssetKey, report: RolloutStatus) -> dg.AssetObservation:
+    """One look: the figures that Dagster draws over time."""
+    state, watch = report.state, report.state.watch
+    figures: dict[str, float] = {"canary weight in percent": report.weight, "looks": watch.looks}
+    for name, arm in (("champion", watch.evidence.champion), ("canary", watch.evidence.canary)):
+        figures[f"{name} requests"] = arm.requests
+        shares = {"right": arm.quality, "errors": arm.errors, "slow": arm.slow}
+        figures |= {f"{name} {what} in percent": round(100 * s.share, 2) for what, s in shares.items() if s.trials}
+    shown: dict[str, Any] = {"phase": str(state.phase), "why": state.reason, "waits for": report.waits_for}
+    shown |= {name: dg.MetadataValue.float(float(value)) for name, value in figures.items()}
+    tags = {"rollout": state.rollout, "phase": str(state.phase)} if state.rollout else {}
+    return dg.AssetObservation(canary, metadata=shown, tags=tags)
 
 
 def kpi_asset() -> dg.AssetSpec:

@@ -1,6 +1,7 @@
 """The rollout of the deployment's model: the world that it reads and moves, and a run that takes it further."""
 
 import time
+from collections.abc import Callable
 from functools import partial
 
 from assets.records import LABELS
@@ -68,10 +69,13 @@ def fingerprints(recipe: Recipe, champion: ModelRef, candidate: ModelRef, log: L
     return Fingerprints(champion=champion_answers, candidate=candidate_answers)
 
 
-def follow_rollout(deployment: Deployment, log: Log, drive_for_s: float) -> RolloutState:
+def follow_rollout(
+    deployment: Deployment, log: Log, drive_for_s: float, looked: Callable[[], None] = lambda: None
+) -> RolloutState:
     """Take the rollout as far as its policy allows now, on what production really serves.
 
-    Of an embedded world the servers run for as long as this does, unless `make serve` keeps them.
+    `looked` is called after each look. Of an embedded world the servers run for as long as this does, unless
+    `make serve` keeps them.
     """
     store, name = deployment.store(), deployment.recipe().base_model.name
     state = read_state(store, name)
@@ -86,8 +90,15 @@ def follow_rollout(deployment: Deployment, log: Log, drive_for_s: float) -> Roll
         answer_grader(recipe, judge, store, state.rollout, log) as answers,
         live_traffic(deployment, recipe, thumbs or answers, log) as traffic,
     ):
-        pace = Pace(drive_for_s, deployment.recipe().rollout.look_every_s, time.time, traffic.wait)
-        return drive(rollout_ports(deployment, traffic.metrics), pace, log)
+
+        def wait(seconds: float) -> None:
+            looked()
+            traffic.wait(seconds)
+
+        pace = Pace(drive_for_s, deployment.recipe().rollout.look_every_s, time.time, wait)
+        state = drive(rollout_ports(deployment, traffic.metrics), pace, log)
+        looked()
+        return state
 
 
 def begin_rollout(deployment: Deployment, log: Log) -> RolloutState:

@@ -13,9 +13,9 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from assets.environment import CHOICE_TAG, DATA_ROOT_TAG, ONE_AT_A_TIME, Choice
 from assets.graph import ASSETS
 from assets.naming import LABELLING, LOOP, ROLLOUT
-from assets.observations import show_figures, tell_of_champion
+from assets.observations import rollout_observation, show_figures, tell_of_champion
 from assets.resources import Deployment
-from assets.rollout import follow_rollout, rollout_ports
+from assets.rollout import follow_rollout, read_status, rollout_ports
 from jobs.rollout import exit_code, outcome_lines
 from pipeline.recipe import Recipe
 from pipeline.rollout.decision import RolloutDecision, decide
@@ -78,7 +78,11 @@ def loop_jobs(choice: Choice, recipe: Recipe | None) -> dict[str, UnresolvedAsse
 @dg.op
 def advance_rollout(context: dg.OpExecutionContext, deployment: Deployment) -> None:
     """Tick the rollout: at most one transition at a time, from the record, safe to repeat."""
-    state = follow_rollout(deployment, context.log.info, deployment.recipe().rollout.drive_for_s)
+
+    def looked() -> None:
+        context.log_event(rollout_observation(deployment.key("canary"), read_status(deployment)))
+
+    state = follow_rollout(deployment, context.log.info, deployment.recipe().rollout.drive_for_s, looked)
     tell_of_champion(context, deployment)
     if state.proposal is not None:
         show_figures(context, deployment, state.proposal.version.iteration)

@@ -1,4 +1,4 @@
-"""What Dagster shows of an iteration's end, and that it fails no stage."""
+"""What Dagster shows of an iteration's end and of a look at the rollout, and that it fails no stage."""
 
 import base64
 from pathlib import Path
@@ -8,6 +8,7 @@ import pytest
 
 from assets.graph import ASSETS
 from assets.kpi import read_kpi
+from assets.observations import rollout_observation
 from assets.records import conclude, outcome
 from assets.report import page_path
 from assets.resources import Deployment
@@ -18,6 +19,7 @@ from pipeline.recipe.pinning import pin
 from pipeline.rollout.record import Phase
 from tests.assets.laid import EMBEDDED, Laid
 from tests.pipeline.rollout.conftest import NAME, version_of
+from tests.pipeline.rollout.reports import bare, report
 
 
 @pytest.fixture
@@ -85,3 +87,11 @@ def test_without_a_router_a_candidate_is_registered_alone(laid: Laid) -> None:
     conclude(laid.store, iteration, "rollout", "a router came")
     ended = outcome(laid.store, iteration)
     assert ended is not None and ended.ending == "rollout", "named later, the router gets it"
+
+
+def test_a_look_at_a_rollout_is_an_observation_of_the_canary() -> None:
+    seen = rollout_observation(dg.AssetKey("canary"), report(Phase.HELD))
+    figures = {"canary weight in percent": 25.0, "canary right in percent": 69.0, "champion requests": 1125.0}
+    assert {name: seen.metadata[name].value for name in figures} == figures
+    assert (seen.tags["phase"], seen.metadata["why"].value) == ("held", "no harm is proven")
+    assert not [name for name in rollout_observation(dg.AssetKey("canary"), bare()).metadata if "right" in name]
