@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo "make run    one iteration on the embedded recipe, its rollout, and what came out"
-	@echo "make serve  the embedded gateway, until Ctrl-C; chat with champion and canary on http://127.0.0.1:8400"
+	@echo "make serve  the embedded gateway on http://127.0.0.1:8400, until Ctrl-C"
 	@echo "make ui     Dagster on http://127.0.0.1:3000 and MLflow on http://127.0.0.1:5000"
 	@echo "make test   the checks and the tests"
 	@echo "make test-fast  the tests of under half a second each: four of five"

@@ -11,8 +11,8 @@ from k8s.estimate import Range, prices
 from pipeline.core.storage import Record
 from pipeline.recipe import Judge, Recipe
 from pipeline.recipe.serving import EndpointServing, VllmServing
-from pipeline.rewards.findings import JudgeSpending
 from pipeline.training.account import device_hours
+from pipeline.views.rollout import RolloutFigures
 
 DEVICE_PRICE = "compute.accelerator.usd_per_hour is not in the recipe"
 JUDGE_PRICE = "the judge's price is not in the recipe"
@@ -68,14 +68,6 @@ class Bill(NamedTuple):
         return Range(low=self.usd.low * 0.01 / gain, high=self.usd.high * 0.01 / gain)
 
 
-class RolloutCost(NamedTuple):
-    """Hours of the canary's slot by the log of a rollout, and what its grades have cost."""
-
-    held_h: float
-    watched_h: float
-    grades: JudgeSpending
-
-
 def device_price(recipe: Recipe) -> Range | None:
     """USD an hour of one device; None where the recipe does not name it."""
     compute = recipe.compute
@@ -83,7 +75,7 @@ def device_price(recipe: Recipe) -> Range | None:
     return prices(compute) if named else None
 
 
-def cost_lines(of: IterationRecords, recipe: Recipe, rollout: RolloutCost | None) -> Iterator[CostLine]:
+def cost_lines(of: IterationRecords, recipe: Recipe, rollout: RolloutFigures | None) -> Iterator[CostLine]:
     """Every item that this iteration has cost so far, in the order of a run. `rollout`: None where there was none."""
     device, judge = device_price(recipe), recipe.rewards.judge
     if of.labels is not None:
@@ -156,7 +148,7 @@ def _answers(report: EvalReport) -> tuple[Range | None, str]:
     return Range(low=low, high=high), "the champion's answers may be of an earlier gate" if low < high else ""
 
 
-def _serving(rollout: RolloutCost, recipe: Recipe, device: Range | None) -> CostLine:
+def _serving(rollout: RolloutFigures, recipe: Recipe, device: Range | None) -> CostLine:
     """The gateway's own slots are on one device each; of others' the recipe has to name the price."""
     traffic, named = recipe.rollout.traffic, recipe.rollout.slot_usd_per_hour
     own = traffic.kind == "gateway" and traffic.slots is None

@@ -35,7 +35,7 @@ def days(prefix: str | None) -> list[dg.AssetSpec]:
             group_name=group,
             kinds={"parquet"},
             owners=[owner_of(group)],
-            partitions_def=dg.DynamicPartitionsDefinition(name=_partitions(prefix)),
+            partitions_def=dg.DynamicPartitionsDefinition(name=f"{prefix}__{DAYS}" if prefix else DAYS),
         )
         for name, stage, group, description in (
             (GOVERNED, "traces", "traces", "Each governed day: rows seen, admitted, rejected."),
@@ -72,17 +72,13 @@ def tell_of_days(context: dg.AssetExecutionContext, asset: str, days: Iterable[D
     key, listed = dg.AssetKey([*prefix, asset]), {each.day: each for each in days}
     if not listed:
         return
-    context.instance.add_dynamic_partitions(_partitions(*prefix), list(listed))
+    context.instance.add_dynamic_partitions("__".join((*prefix, DAYS)), list(listed))
     versions = _shown_versions(context, key, listed)
     for day, each in listed.items():
         if versions.get(day) != each.version:
             context.log_event(
                 dg.AssetMaterialization(key, partition=day, metadata=each.figures, tags={VERSION_TAG: each.version})
             )
-
-
-def _partitions(prefix: str | None = None) -> str:
-    return f"{prefix}__{DAYS}" if prefix else DAYS
 
 
 def _shown_versions(context: dg.AssetExecutionContext, key: dg.AssetKey, days: Iterable[str]) -> dict[str, str]:

@@ -5,23 +5,22 @@ The deployment's gain is the sum of the promoted candidates' paired differences 
 costs is the bill of all iterations, refused ones included, over that gain."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from statistics import median
 from typing import Literal, NamedTuple
 
-from assets.costs import Bill, CostLine, RolloutCost, cost_lines
+from assets.costs import Bill, CostLine, cost_lines
 from assets.records import IterationRecords, iteration_ids
 from assets.sentences import stage_sentences
 from evals.records import ConfidenceInterval, EvalReport
 from pipeline.core.storage import Record, Store
 from pipeline.recipe import Recipe
-from pipeline.rewards.findings import spent
 from pipeline.rollout.fold import fold
 from pipeline.rollout.record import Phase, RolloutEvent, read_events
 from pipeline.traces.records import UNKNOWN_DAY
 from pipeline.views.iteration import IterationBar
-from pipeline.views.rollout import spell
+from pipeline.views.rollout import RolloutFigures, rollout_figures, spell
 
 State = Literal[
     "in progress", "unfinished", "not trained", "stopped", "refused", "held", "registered", "in rollout", "promoted",
@@ -159,16 +158,6 @@ class Kpi(Record):
             yield KeyFigure("until promotion", spell(waited) if waited else "under a day", note)
 
 
-class RolloutFigures(NamedTuple):
-    """What the log says of the rollout of one iteration's candidate."""
-
-    state: State
-    reason: str
-    version: int
-    promoted_at: float | None
-    cost: RolloutCost
-
-
 def read_kpi(store: Store, recipe: Recipe) -> Kpi:
     """The key figures of the recipe's model under this root.
 
@@ -177,7 +166,7 @@ def read_kpi(store: Store, recipe: Recipe) -> Kpi:
     model, problems, events = recipe.base_model.name, tuple[str, ...](), list[RolloutEvent]()
     try:
         events = list(read_events(store, model))
-        rollouts = dict(_rollouts(store, events))
+        rollouts = dict(rollout_figures(store, events))
     except (ValueError, OSError) as error:
         problems, events, rollouts = (f"rollout: {str(error).splitlines()[0]}",), [], {}
     past = fold(events).past
@@ -204,31 +193,6 @@ def read_kpi(store: Store, recipe: Recipe) -> Kpi:
     )
 
 
-def _rollouts(store: Store, events: Sequence[RolloutEvent]) -> Iterator[tuple[str, RolloutFigures]]:
-    """By the iteration that the candidate came out of; of several rollouts of one, the last."""
-    finished = fold(events).past.finished
-    by_rollout: dict[str, list[RolloutEvent]] = {}
-    for event in events:
-        by_rollout.setdefault(event.rollout, []).append(event)
-    for rollout, of_one in by_rollout.items():
-        first, proposal = of_one[0], of_one[0].proposal
-        assert proposal is not None, "a log that lost its beginning is refused before this"
-        ended = [event.at for event in of_one if event.phase in ENDED]
-        held_s = max(0.0, (ended[0] if ended else of_one[-1].at) - first.at)
-        watched_s = sum(e.look.window_end - e.look.window_start for e in of_one if e.look is not None)
-        grades = spent(store, rollout, rollout)
-        yield (
-            proposal.version.iteration,
-            RolloutFigures(
-                ENDED.get(finished.get(rollout, Phase.IDLE), "in rollout"),
-                next((event.reason for event in reversed(of_one) if event.reason), ""),
-                proposal.version.version,
-                next((event.at for event in of_one if event.phase is Phase.PROMOTED), None),
-                RolloutCost(held_s / 3600, watched_s / 3600, grades),
-            ),
-        )
-
-
 def _view(of: IterationRecords, rollout: RolloutFigures | None, recipe: Recipe) -> IterationView:
     state, detail = _ending(of, rollout)
     traces, labels = of.traces, of.labels
@@ -250,7 +214,7 @@ def _view(of: IterationRecords, rollout: RolloutFigures | None, recipe: Recipe) 
         quality=suite_quality(of.report) if of.report else None,
         version=of.version.version if of.version else rollout.version if rollout else None,
         trace_to_promotion_s=_waited(last_day, rollout.promoted_at if rollout else None),
-        costs=tuple(cost_lines(of, recipe, rollout.cost if rollout else None)),
+        costs=tuple(cost_lines(of, recipe, rollout)),
         stages=tuple(stage_sentences(of)),
         problems=tuple(of.problems),
     )
@@ -273,7 +237,7 @@ def suite_quality(report: EvalReport) -> SuiteQuality | None:
 def _ending(of: IterationRecords, rollout: RolloutFigures | None) -> tuple[State, str]:
     """The log of rollouts is newer than the iteration's own last word."""
     if rollout is not None:
-        return rollout.state, rollout.reason
+        return ENDED.get(rollout.phase, "in rollout"), rollout.reason
     if of.outcome is not None:
         return ("in rollout" if of.outcome.ending == "rollout" else of.outcome.ending), of.outcome.detail
     if of.problems or of.traces is None:

@@ -16,13 +16,11 @@ from k8s.attempts import Ledger
 from pipeline.core import layout
 from pipeline.core.iteration import Iteration
 from pipeline.core.markdown import literal
-from pipeline.recipe import Evaluation
 from pipeline.recipe.pinning import pinned
 from pipeline.registry import versions
 from pipeline.registry.runs import RunIdentity, run_page
 from pipeline.rollout.policy import account, proposer
 from pipeline.rollout.record import JudgedCandidate
-from pipeline.selection.draw import FreshSamples
 from pipeline.training.account import typical
 from pipeline.training.result import TrainingResult
 from pipeline.views.iteration import funnel, reward_distribution, training_panels
@@ -39,7 +37,7 @@ def on_record(
     `run`: of Dagster, the one that puts it on record. Raises ValueError with the record that is missing."""
     store, id = deployment.store(), iteration.id
     traces, labels, trained = TRACES.read(store, id), LABELS.read(store, id), CHECKPOINT.read(store, id)
-    measured = REPORT.read(store, id) if verdict is not None else None
+    samples, measured = SAMPLES.find(store, id), REPORT.read(store, id) if verdict is not None else None
     plots = {
         "gates": funnel(traces.seen, {str(why): n for why, n in traces.rejected.items()}, traces.admitted),
         "rewards": reward_distribution(labels.histogram, labels.mean_reward),
@@ -55,7 +53,7 @@ def on_record(
         store,
         iteration,
         trained.checkpoint,
-        judged(verdict) if verdict else JudgedCandidate("STOP", trained.checkpoint.model.digest, ""),
+        verdict.judged if verdict else JudgedCandidate("STOP", trained.checkpoint.model.digest, ""),
         versions.RunContents(
             params=pinned(store, iteration).model_dump(mode="json"),
             metrics=[
@@ -69,7 +67,7 @@ def on_record(
             tags={
                 "health": trained.health.verdict,
                 **{f"health.{e.rule}": f"{e.verdict} at step {e.step}: {e.reason}" for e in trained.health.findings},
-                **scorer_tags(SAMPLES.find(store, id)),
+                **(samples.provenance if samples else {}),
                 **(launch_tags(deployment, run) if run else {}),
             },
         ),
@@ -107,18 +105,6 @@ def last_metrics(trained: TrainingResult, account: Ledger | None, measured: Eval
     return last
 
 
-def scorer_tags(samples: FreshSamples | None) -> dict[str, str]:
-    """Digests of the fresh samples and of who scored them: a part of what the model was made from."""
-    if samples is None or samples.dataset is None:
-        return {}
-    digests = {
-        "samples": samples.dataset.digest,
-        "samples.judge": samples.judge_id,
-        "reward_model": samples.reward_model,
-    }
-    return {name: digest for name, digest in digests.items() if digest}
-
-
 def _card(
     deployment: Deployment, iteration: Iteration, measured: EvalReport | None, verdict: GateVerdict | None
 ) -> dict[str, str]:
@@ -132,15 +118,8 @@ def _card(
         "Data": "\n".join(["Production traces with the users' consent, personal data masked.", "", *lines]),
         "Evaluation": evaluated,
         "Intended use": "The same traffic as the champion's that the traces come from; nothing else was measured.",
-        "Limits": limits(measured.section) if measured else "Nothing was measured.",
+        "Limits": report.limits(measured.section) if measured else "Nothing was measured.",
     }
-
-
-def limits(section: Evaluation) -> str:
-    text = f"Asked: {', '.join(each.name for each in section.suites)}. "
-    if judged := [each.name for each in section.judged]:
-        return f"{text}A judge compares the answers of {', '.join(judged)}: what it does not see, the verdict does not."
-    return f"{text}Reward and evaluation share the verifier: what it cannot see, neither of them sees."
 
 
 def launch_tags(deployment: Deployment, run: dg.DagsterRun) -> dict[str, str]:
@@ -154,7 +133,3 @@ def run_links(deployment: Deployment, run: RunIdentity) -> dict[str, str | dg.Ur
     """The run for a page of Dagster, with a link where MLflow has pages."""
     page = run_page(deployment.tracking_uri(), run)
     return {"run": run.run_id, **({"run in MLflow": dg.MetadataValue.url(page)} if page else {})}
-
-
-def judged(verdict: GateVerdict) -> JudgedCandidate:
-    return JudgedCandidate(str(verdict.verdict), verdict.candidate.digest, verdict.bundle_digest, verdict.reasons)

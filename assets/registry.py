@@ -7,7 +7,7 @@ import dagster as dg
 from assets.loop_asset import loop_asset
 from assets.metadata import output
 from assets.observations import end, refuse_blocked
-from assets.on_record import MLFLOW_RUN_TAG, judged, on_record, run_links
+from assets.on_record import MLFLOW_RUN_TAG, on_record, run_links
 from assets.records import CHECKPOINT
 from assets.resources import Deployment
 from assets.rollout import begin_rollout, fingerprints, is_gradable, is_rated
@@ -91,7 +91,7 @@ def canary(
         iteration,
         RolloutCandidate(
             model_version,
-            judged(gate_verdict),
+            gate_verdict.judged,
             proposer(context.run.tags, account()),
             fingerprints(recipe, iteration.champion, model_version.model, log),
         ),

@@ -16,14 +16,20 @@ from markupsafe import Markup
 from assets.costs import Bill
 from assets.kpi import HEAD, IterationView, KeyFigure, Kpi, read_kpi
 from assets.records import RECORDS, IterationRecords
-from assets.sentences import EVIDENCE, evidence_rows
 from evals import report as reports
 from pipeline.core import layout
 from pipeline.core.storage import Store, digest_file, write_atomically
 from pipeline.recipe import Recipe
 from pipeline.rollout.record import Phase, RolloutEvent, read_events
 from pipeline.views import Plot
-from pipeline.views.iteration import funnel, quality_and_cost, reward_distribution, training_panels
+from pipeline.views.iteration import (
+    EVIDENCE,
+    evidence_rows,
+    funnel,
+    quality_and_cost,
+    reward_distribution,
+    training_panels,
+)
 from pipeline.views.rollout import look_points, rollout_over_time
 
 

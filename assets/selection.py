@@ -8,7 +8,6 @@ from assets.cluster import launchable, refuse_unlaunchable
 from assets.loop_asset import loop_asset
 from assets.metadata import output, table, warning
 from assets.resources import Deployment
-from assets.sentences import EVIDENCE, decision_sentence, evidence_rows
 from evals.freezing import held_apart
 from evals.suites import suites
 from pipeline.core import layout
@@ -21,6 +20,7 @@ from pipeline.selection.evidence import Trust
 from pipeline.selection.preferences import PreferenceDataset, ScoredSamples, build
 from pipeline.selection.samples import metadata_of
 from pipeline.training.plan import TrainingPlan, plan_training
+from pipeline.views.iteration import EVIDENCE, decision_sentence, evidence_rows
 
 
 @loop_asset(

@@ -1,11 +1,10 @@
-"""A sentence for each stage of an iteration, and the evidence of its decision, alike wherever they are shown."""
+"""A sentence for each stage of an iteration, alike wherever they are shown."""
 
 from collections.abc import Iterator
 
 from assets.records import IterationRecords
 from evals.records import EvalReport
-from pipeline.selection.choose import MethodDecision
-from pipeline.training.result import TrainingResult
+from pipeline.views.iteration import decision_sentence, training_sentence
 
 
 def stage_sentences(of: IterationRecords) -> Iterator[tuple[str, str]]:
@@ -28,43 +27,13 @@ def stage_sentences(of: IterationRecords) -> Iterator[tuple[str, str]]:
     if of.plan is not None:
         yield "method", decision_sentence(of.plan.decision)
     if of.trained is not None:
-        yield "training", _training(of.trained)
+        yield "training", training_sentence(of.trained)
     if of.report is not None:
         yield from _evaluation(of.report)
     if of.verdict is not None:
         yield "verdict", f"{of.verdict.verdict}: {'; '.join(of.verdict.reasons)}"
     if of.version is not None:
         yield "registered", f"{of.version.name} version {of.version.version} (MLflow run {of.version.run_id})"
-
-
-EVIDENCE = ("evidence", "found (95% interval)", "held against", "for", "holds")
-
-
-def evidence_rows(decision: MethodDecision) -> list[tuple[str, ...]]:
-    """What decided the method, below EVIDENCE."""
-    return [
-        (each.name, each.interval(), f"{each.sign} {each.figure(each.threshold)}", ", ".join(each.needed_by),
-         "yes" if each.holds else "no")
-        for each in decision.checks
-    ]  # fmt: skip
-
-
-def decision_sentence(decision: MethodDecision) -> str:
-    name = f"{decision.method.upper()}{' (forced by the recipe)' if decision.forced else ''}"
-    lacks = [f"{method.upper()} lacks {'; '.join(why)}" for method, why in decision.lacks.items()]
-    because = decision.reasons if decision.method != "none" or decision.forced or not lacks else ()
-    change = [f"would change it: {'; '.join(decision.would_change)}"] if decision.method == "none" else []
-    return ". ".join([f"{name}, because {'; '.join(because)}" if because else name, *lacks, *change])
-
-
-def _training(trained: TrainingResult) -> str:
-    steps, goodput = trained.checkpoint.step, trained.goodput
-    planned = f" of {steps + trained.untrained_steps}" if trained.untrained_steps else ""
-    times = f"{goodput.total_s:.0f} s, goodput {goodput.share:.0%}, {trained.attempts} attempt(s)"
-    findings = [f"{each.verdict} at step {each.step}: {each.reason}" for each in trained.health.findings]
-    held_out = [row["held_out/accuracy"] for row in trained.metrics if "held_out/accuracy" in row]
-    progress = [f"held-out prompts {held_out[0]:.0%} → {held_out[-1]:.0%}"] if held_out else []
-    return "; ".join([f"{steps}{planned} steps in {times}", f"health {trained.health.verdict}", *findings, *progress])
 
 
 def _evaluation(report: EvalReport) -> Iterator[tuple[str, str]]:

@@ -10,12 +10,12 @@ from assets.environment import environment
 from assets.resources import Deployment
 from pipeline.core import layout
 from pipeline.core.storage import ModelRef
-from pipeline.demo.traffic import ask, requests_of
+from pipeline.demo.traffic import with_users
 from pipeline.recipe import Recipe
 from pipeline.recipe.rollout import GatewayTraffic, HttpRouteTraffic, NoTraffic
 from pipeline.recipe.traces import DemoSource
 from pipeline.rollout.export import exported
-from pipeline.rollout.fold import read_state
+from pipeline.rollout.fold import models_to_serve, read_state
 from pipeline.rollout.gateway.keeper import SlotKeeper
 from pipeline.rollout.gateway.metrics import SpanMetrics
 from pipeline.rollout.gateway.process import GatewaySettings, on_port, running_address, running_gateway
@@ -28,15 +28,12 @@ from pipeline.rollout.gateway.split import (
     write_champion,
 )
 from pipeline.rollout.grading import Grading
-from pipeline.rollout.probe import fingerprint_over_http, identified
 from pipeline.rollout.router import LiveMetricsPort, NoRouter, NullMetrics, TrafficSplit
-from pipeline.serving.endpoint import Endpoint, digest_head, served_name, served_names
+from pipeline.rollout.slot_identity import SlotIdentity
+from pipeline.serving.endpoint import Endpoint, served_names
 from pipeline.traces.context import Log
 from pipeline.traces.erased import forgotten
 from pipeline.traces.sources.protocol import Address
-
-REMEMBERED_S = 30.0
-"""How long a slot is taken to serve what its fingerprint said."""
 
 
 class LiveTraffic(NamedTuple):
@@ -63,13 +60,13 @@ def traffic_split(deployment: Deployment) -> TrafficSplit:
                 table = _listed(traffic, name) if traffic.slots else read_slots(store, name) or SlotTable(slots=())
                 return table.slot_of(digest)
 
-            return GatewaySplit(store, name, slot_of, SlotIdentity(deployment))
+            return GatewaySplit(store, name, slot_of, identity(deployment))
         case HttpRouteTraffic():
             from k8s.client import connect
             from k8s.route import HttpRoute
 
             client = connect(environment().kubeconfig)
-            return HttpRoute(client, traffic, name, SlotIdentity(deployment), location)
+            return HttpRoute(client, traffic, name, identity(deployment), location)
         case NoTraffic():
             return NoRouter()
         case _:
@@ -115,7 +112,9 @@ def live_traffic(deployment: Deployment, judged_by: Recipe, grading: Grading, lo
             keeper.serve(wanted_models(deployment, time.time()))
             own = on_port(gateway_settings(deployment), 0)  # found by its file, as any gateway
             stack.enter_context(running_gateway(own, log))
-        wait = _with_users(deployment, source, log) if isinstance(source, DemoSource) else time.sleep
+        wait = time.sleep
+        if isinstance(source, DemoSource):
+            wait = with_users(store, name, source, rollout.requests_per_look, log)
         yield LiveTraffic(_metrics(deployment, judged_by, grading, log), wait)
 
 
@@ -135,15 +134,14 @@ def gateway_settings(deployment: Deployment) -> GatewaySettings:
 
 
 def wanted_models(deployment: Deployment, now: float) -> list[ModelRef]:
-    """The models that need a slot: the champion, a candidate on its way, and the champion before while it is the way
-    back."""
+    """The models that need a slot."""
     state = read_state(deployment.store(), deployment.recipe().base_model.name)
-    wanted = [deployment.champion().model]
-    if state.proposal is not None and state.active:
-        wanted.append(state.proposal.version.model)
-    elif state.proposal is not None and now < state.warm_until:
-        wanted.append(state.proposal.champion)
-    return list({model.digest: model for model in wanted}.values())
+    return models_to_serve(state, deployment.champion().model, now)
+
+
+def identity(deployment: Deployment) -> SlotIdentity:
+    store, name = deployment.store(), deployment.recipe().base_model.name
+    return SlotIdentity(name, lambda: read_state(store, name), lambda: deployment.champion().model)
 
 
 def _metrics(deployment: Deployment, judged_by: Recipe, grading: Grading, log: Log) -> LiveMetricsPort:
@@ -157,54 +155,3 @@ def _metrics(deployment: Deployment, judged_by: Recipe, grading: Grading, log: L
     address = Address(recipe.traces.source, deployment.source_uri())
     production = ProductionTraces(address, recipe.traces, name, lambda: forgotten(store))
     return ProductionLooks(PrometheusLooks(metrics, name), production, judged_by.rewards, grading.rated_within_s, log)
-
-
-class SlotIdentity:
-    """Which model the server at a root URL really serves: by its fingerprint, where the proposal has those of both
-    models, else by the name that it gives. Remembered for REMEMBERED_S."""
-
-    def __init__(self, deployment: Deployment) -> None:
-        self._deployment = deployment
-        self._remembered: dict[str, tuple[float, list[str], str]] = {}
-
-    def __call__(self, url: str) -> str:
-        """Its digest. Raises ValueError for a server of no model that is wanted, OSError for one that is away."""
-        name = self._deployment.recipe().base_model.name
-        names = served_names(Endpoint(url))  # each time: one that is away is known to be
-        at, names_then, digest = self._remembered.get(url, (0.0, names, ""))
-        if time.monotonic() - at > REMEMBERED_S or names_then != names:
-            digest = self._identified(url, name, names)
-            self._remembered[url] = time.monotonic(), names, digest
-        return digest
-
-    def _identified(self, url: str, name: str, names: list[str]) -> str:
-        state = read_state(self._deployment.store(), name)
-        models = {model.digest: () for model in wanted_models(self._deployment, time.time())}
-        if state.proposal is not None:
-            prints = state.proposal.fingerprints
-            models |= {state.proposal.champion.digest: prints.champion}
-            models |= {state.proposal.version.model.digest: prints.candidate}
-        given = [digest for digest in models for each in names if digest.startswith(digest_head(each, name) or "-")]
-        if not given:
-            raise ValueError(f"{url} serves {', '.join(names) or 'nothing'}: none of it is a model that is wanted.")
-        answers = {digest: fingerprint for digest, fingerprint in models.items() if fingerprint}
-        if given[0] not in answers:
-            return given[0]
-        return identified(fingerprint_over_http(Endpoint(url), served_name(name, given[0])), answers, given[0])
-
-
-def _with_users(deployment: Deployment, source: DemoSource, log: Log) -> Callable[[float], None]:
-    """The wait of an embedded world: its users ask meanwhile."""
-    store, recipe = deployment.store(), deployment.recipe()
-    name = recipe.base_model.name
-
-    def wait(seconds: float) -> None:
-        end, state = time.monotonic() + seconds, read_state(store, name)
-        address = running_address(store.path(layout.gateway(name)))
-        if address is not None and state.canary_weight:
-            key = f"users of {state.rollout} at {state.epoch}"
-            asked = ask(f"{address.url}/v1", requests_of(source, key, recipe.rollout.requests_per_look))
-            log(f"users: {asked.sent} requests, {asked.failed} without an answer")
-        time.sleep(max(0.0, end - time.monotonic()))
-
-    return wait

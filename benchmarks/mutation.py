@@ -183,17 +183,15 @@ def _named(folder: str, *names: str) -> tuple[str, ...]:
 TESTS: dict[str, tuple[str, ...]] = {
     "evals/gate.py": _named("evals", "gate", "roles", "judged_gate"),
     "evals/statistics.py": _named("evals", "statistics", "comparison"),
-    "pipeline/selection/choose.py": _named("pipeline/selection", "choose", "winners", "memo"),
+    "pipeline/selection/choose.py": _named("pipeline/selection", "choose", "winners"),
     "pipeline/selection/unpaired.py": _named("pipeline/selection", "scorers", "thumbs", "winners"),
     "pipeline/rewards/composite.py": _named("pipeline/rewards", "composite"),
-    "pipeline/rollout/policy.py": _named("pipeline/rollout", "propose", "plan", "phases"),
+    "pipeline/rollout/policy.py": _named("pipeline/rollout", "propose", "phases"),
     "pipeline/rollout/fold.py": _named("pipeline/rollout", "guards", "watched", "phases", "propose", "decision"),
     "pipeline/rollout/decision.py": _named("pipeline/rollout", "decision", "phases"),
     "pipeline/rollout/propose.py": _named("pipeline/rollout", "propose", "phases", "decision"),
     "pipeline/rollout/blocks.py": _named("pipeline/rollout", "propose"),
-    "pipeline/rollout/rules.py": _named(
-        "pipeline/rollout", "harm", "comparability", "advance", "plan", "servers", "phases"
-    ),
+    "pipeline/rollout/rules.py": _named("pipeline/rollout", "harm", "comparability", "advance", "servers", "phases"),
     "pipeline/rollout/probe.py": _named("pipeline/rollout", "probe"),
     "pipeline/rollout/controller.py": _named(
         "pipeline/rollout", "controller", "phases", "guards", "watched", "servers"

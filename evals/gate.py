@@ -28,6 +28,7 @@ from evals.statistics import normal_quantile
 from pipeline.core.storage import ModelRef, Record
 from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import JudgedSuite, SuiteSection
+from pipeline.rollout.record import JudgedCandidate
 
 GUARD_POWER = 0.8
 """Of all guards together: the chance that a candidate without any harm passes them."""
@@ -50,6 +51,10 @@ class GateVerdict(Record):
     protocol: str
     report_digest: str
     bundle_digest: str
+
+    @property
+    def judged(self) -> JudgedCandidate:
+        return JudgedCandidate(str(self.verdict), self.candidate.digest, self.bundle_digest, self.reasons)
 
 
 Finding = tuple[Verdict, str]

@@ -244,3 +244,10 @@ def _right(result: ItemResult) -> float | None:
 
 def _question(item: Item) -> str:
     return "\n".join(f"{message['role']}: {message['content']}" for message in shown(item.messages))
+
+
+def limits(section: Evaluation) -> str:
+    text = f"Asked: {', '.join(each.name for each in section.suites)}. "
+    if judged := [each.name for each in section.judged]:
+        return f"{text}A judge compares the answers of {', '.join(judged)}: what it does not see, the verdict does not."
+    return f"{text}Reward and evaluation share the verifier: what it cannot see, neither of them sees."

@@ -8,8 +8,10 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date, datetime, time, timedelta
 from pathlib import Path
+from time import monotonic, sleep
 from typing import NamedTuple
 
+from pipeline.core import layout
 from pipeline.core.storage import ModelRef, Store, write_atomically
 from pipeline.demo import export
 from pipeline.demo.desk import traffic as desk
@@ -17,6 +19,8 @@ from pipeline.demo.desk.requests import draw
 from pipeline.demo.export import Exported, LoggedCall, TrafficClaim
 from pipeline.demo.task import problems
 from pipeline.recipe.traces import DemoSource
+from pipeline.rollout.fold import read_state
+from pipeline.rollout.gateway.process import running_address
 from pipeline.serving.inference import Messages, Sampling
 from pipeline.serving.transformers_engine import Sampler
 
@@ -181,3 +185,21 @@ async def _ask_all(url: str, requests: Iterable[UserRequest], in_flight: int) ->
     async with httpx2.AsyncClient(timeout=TIMEOUT_S, limits=limits, trust_env=False) as client:
         await asyncio.gather(*(ask_in_turn() for _ in range(in_flight)))
     return AskedCounts(sent, failed)
+
+
+def with_users(
+    store: Store, model_name: str, source: DemoSource, requests: int, log: Callable[[str], None]
+) -> Callable[[float], None]:
+    """A wait of so many seconds, in which users ask the gateway while a canary has traffic."""
+
+    def wait(seconds: float) -> None:
+        end, state = monotonic() + seconds, read_state(store, model_name)
+        address = running_address(store.path(layout.gateway(model_name)))
+        if address is not None and state.canary_weight:
+            asked = ask(
+                f"{address.url}/v1", requests_of(source, f"users of {state.rollout} at {state.epoch}", requests)
+            )
+            log(f"users: {asked.sent} requests, {asked.failed} without an answer")
+        sleep(max(0.0, end - monotonic()))
+
+    return wait

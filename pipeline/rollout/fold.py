@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from functools import reduce
 
 from pipeline.core import layout
-from pipeline.core.storage import Store, digest_json
+from pipeline.core.storage import ModelRef, Store, digest_json
 from pipeline.rollout.evidence import StageTally
 from pipeline.rollout.record import (
     TERMINAL,
@@ -35,6 +35,16 @@ def in_rollout(store: Store, model_name: str) -> dict[str, int]:
     if state.proposal is None or not state.active:
         return state.past.quarantined
     return {**state.past.quarantined, state.proposal.version.model.digest: state.proposal.version.version}
+
+
+def models_to_serve(state: RolloutState, champion: ModelRef, now: float) -> list[ModelRef]:
+    """The champion, a candidate on its way, and the champion before while it is the way back. Pure."""
+    wanted = [champion]
+    if state.proposal is not None and state.active:
+        wanted.append(state.proposal.version.model)
+    elif state.proposal is not None and now < state.warm_until:
+        wanted.append(state.proposal.champion)
+    return list({model.digest: model for model in wanted}.values())
 
 
 def _after(state: RolloutState, event: RolloutEvent) -> RolloutState:

@@ -76,6 +76,18 @@ class FreshSamples(Record):
     judge_tokens: int = 0
     usd: float = 0.0
 
+    @property
+    def provenance(self) -> dict[str, str]:
+        """Digests of the samples and of who scored them: a part of what a model was made from."""
+        if self.dataset is None:
+            return {}
+        digests = {
+            "samples": self.dataset.digest,
+            "samples.judge": self.judge_id,
+            "reward_model": self.reward_model,
+        }
+        return {name: digest for name, digest in digests.items() if digest}
+
 
 class Draw(NamedTuple):
     answers: list[tuple[Answer, ...]]

@@ -31,7 +31,7 @@ def scorers_of(context: IterationContext) -> FreshScorers:
     iteration lacks."""
     rewards, training = context.recipe.rewards, context.recipe.training
     configured: list[ScorerName] = [name for name in SCORERS if getattr(rewards, name) is not None]
-    reward = tuple(name for name in configured if getattr(rewards.fresh, name) > 0)
+    reward: tuple[ScorerName, ...] = tuple(name for name in configured if getattr(rewards.fresh, name) > 0)
     problem = ""
     if training.engine != "trl":
         problem = f"training.engine {training.engine} knows right and wrong alone. Set trl"

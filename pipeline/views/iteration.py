@@ -1,10 +1,12 @@
-"""Plots of an iteration's gates, rewards and training, and of quality and cost over all iterations."""
+"""An iteration's gates, rewards and training, and quality and cost over all iterations, in plots; its decision and its
+training in words."""
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pipeline.training.result import HealthFinding
+from pipeline.selection.choose import MethodDecision
+from pipeline.training.result import HealthFinding, TrainingResult
 from pipeline.views import AMBER, BLUE, DARK_GREY, GREEN, GREY, ORANGE, Plot, text_plot
 
 VERDICTS = {"PASS": GREEN, "HOLD": AMBER, "STOP": ORANGE}
@@ -119,3 +121,33 @@ def quality_and_cost(bars: Sequence[IterationBar]) -> Plot:
         below.set_xticks(range(len(bars)), [bar.name for bar in bars], rotation=0 if len(bars) <= 8 else 90, fontsize=8)
 
     return Plot(draw, 8, 4.6)
+
+
+EVIDENCE = ("evidence", "found (95% interval)", "held against", "for", "holds")
+
+
+def evidence_rows(decision: MethodDecision) -> list[tuple[str, ...]]:
+    """What decided the method, below EVIDENCE."""
+    return [
+        (each.name, each.interval(), f"{each.sign} {each.figure(each.threshold)}", ", ".join(each.needed_by),
+         "yes" if each.holds else "no")
+        for each in decision.checks
+    ]  # fmt: skip
+
+
+def decision_sentence(decision: MethodDecision) -> str:
+    name = f"{decision.method.upper()}{' (forced by the recipe)' if decision.forced else ''}"
+    lacks = [f"{method.upper()} lacks {'; '.join(why)}" for method, why in decision.lacks.items()]
+    because = decision.reasons if decision.method != "none" or decision.forced or not lacks else ()
+    change = [f"would change it: {'; '.join(decision.would_change)}"] if decision.method == "none" else []
+    return ". ".join([f"{name}, because {'; '.join(because)}" if because else name, *lacks, *change])
+
+
+def training_sentence(trained: TrainingResult) -> str:
+    steps, goodput = trained.checkpoint.step, trained.goodput
+    planned = f" of {steps + trained.untrained_steps}" if trained.untrained_steps else ""
+    times = f"{goodput.total_s:.0f} s, goodput {goodput.share:.0%}, {trained.attempts} attempt(s)"
+    findings = [f"{each.verdict} at step {each.step}: {each.reason}" for each in trained.health.findings]
+    held_out = [row["held_out/accuracy"] for row in trained.metrics if "held_out/accuracy" in row]
+    progress = [f"held-out prompts {held_out[0]:.0%} → {held_out[-1]:.0%}"] if held_out else []
+    return "; ".join([f"{steps}{planned} steps in {times}", f"health {trained.health.verdict}", *findings, *progress])

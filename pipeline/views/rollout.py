@@ -1,13 +1,16 @@
 """A rollout for people: its status as rows and sentences, for the terminal and Dagster, and its plot."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any, NamedTuple
 
 from pipeline.core.estimate import Estimate
+from pipeline.core.storage import Store
+from pipeline.rewards.findings import JudgeSpending, spent
 from pipeline.rollout.evidence import ArmSums
-from pipeline.rollout.record import RolloutEvent
+from pipeline.rollout.fold import fold
+from pipeline.rollout.record import TERMINAL, Phase, RolloutEvent
 from pipeline.rollout.shares import Ratio
 from pipeline.rollout.status import RolloutStatus, share_estimate
 from pipeline.views import BLUE, DARK_GREY, ORANGE, Plot, text_plot
@@ -29,6 +32,43 @@ class LookPoint(NamedTuple):
     weight: int
     champion: Estimate
     canary: Estimate
+
+
+class RolloutFigures(NamedTuple):
+    """What the log says of the rollout of one iteration's candidate."""
+
+    phase: Phase
+    """In which it ended; IDLE while it goes on."""
+    reason: str
+    version: int
+    promoted_at: float | None
+    held_h: float
+    """Hours that the canary had its slot."""
+    watched_h: float
+    """Hours that its looks cover."""
+    grades: JudgeSpending
+
+
+def rollout_figures(store: Store, events: Sequence[RolloutEvent]) -> Iterator[tuple[str, RolloutFigures]]:
+    """By the iteration that the candidate came out of; of several rollouts of one, the last."""
+    finished = fold(events).past.finished
+    by_rollout: dict[str, list[RolloutEvent]] = {}
+    for event in events:
+        by_rollout.setdefault(event.rollout, []).append(event)
+    for rollout, of_one in by_rollout.items():
+        first, proposal = of_one[0], of_one[0].proposal
+        assert proposal is not None, "a log that lost its beginning is refused before this"
+        ended = [event.at for event in of_one if event.phase in TERMINAL]
+        figures = RolloutFigures(
+            phase=finished.get(rollout, Phase.IDLE),
+            reason=next((event.reason for event in reversed(of_one) if event.reason), ""),
+            version=proposal.version.version,
+            promoted_at=next((event.at for event in of_one if event.phase is Phase.PROMOTED), None),
+            held_h=max(0.0, (ended[0] if ended else of_one[-1].at) - first.at) / 3600,
+            watched_h=sum(e.look.window_end - e.look.window_start for e in of_one if e.look is not None) / 3600,
+            grades=spent(store, rollout, rollout),
+        )
+        yield proposal.version.iteration, figures
 
 
 def arm_rows(report: RolloutStatus) -> list[ArmRow]:

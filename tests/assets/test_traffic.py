@@ -12,7 +12,7 @@ import pytest
 
 from assets.resources import Deployment
 from assets.rollout import begin_rollout
-from assets.traffic import SlotIdentity, gateway_settings, is_routed, traffic_split, wanted_models
+from assets.traffic import gateway_settings, identity, is_routed, traffic_split, wanted_models
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.gateway.split import GatewaySplit
 from pipeline.serving.endpoint import served_name
@@ -85,7 +85,7 @@ def test_slots_are_wanted_for_champion_and_candidate(settings: Deployment, tmp_p
 def test_a_slot_is_known_by_its_name_and_asked_each_time(settings: Deployment, server: ModelServer) -> None:
     champion = settings.champion().model.digest
     server.names = [served_name("arithmetic", champion), "arithmetic"]
-    identify = SlotIdentity(settings)
+    identify = identity(settings)
     assert identify(server.url) == champion
     server.names = [served_name("arithmetic", "f" * 64)]
     with pytest.raises(ValueError, match="none of it is a model that is wanted"):
@@ -94,7 +94,7 @@ def test_a_slot_is_known_by_its_name_and_asked_each_time(settings: Deployment, s
 
 def test_a_slot_that_is_away_is_known_to_be(settings: Deployment, server: ModelServer) -> None:
     server.names = [served_name("arithmetic", settings.champion().model.digest)]
-    identify = SlotIdentity(settings)
+    identify = identity(settings)
     identify(server.url)
     server.shutdown()
     server.server_close()

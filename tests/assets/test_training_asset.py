@@ -9,10 +9,11 @@ import pytest
 
 from assets import registry
 from assets.graph import ASSETS
-from assets.on_record import limits, on_record, scorer_tags
+from assets.on_record import on_record
 from assets.records import outcome
 from assets.resources import Deployment
 from assets.resources import records as io_manager
+from evals import report
 from evals.gate import GateVerdict, Verdict
 from pipeline.core import layout
 from pipeline.core.storage import CheckpointRef, ModelRef, digest_dir, digest_json
@@ -213,9 +214,9 @@ def test_every_stage_after_the_plan_asks_for_blocks(lay: Lay, asset: str) -> Non
 
 def test_who_scored_the_samples_is_on_record() -> None:
     drawn = FreshSamples(iteration="i", dataset=NOWHERE, judge_id="j", reward_model="r")
-    assert scorer_tags(None) == scorer_tags(FreshSamples(iteration="i")) == {}
-    assert scorer_tags(drawn) == {"samples": NOWHERE.digest, "samples.judge": "j", "reward_model": "r"}
-    assert scorer_tags(drawn.model_copy(update={"reward_model": ""})) == {
+    assert FreshSamples(iteration="i").provenance == {}
+    assert drawn.provenance == {"samples": NOWHERE.digest, "samples.judge": "j", "reward_model": "r"}
+    assert drawn.model_copy(update={"reward_model": ""}).provenance == {
         "samples": NOWHERE.digest,
         "samples.judge": "j",
     }
@@ -223,6 +224,6 @@ def test_who_scored_the_samples_is_on_record() -> None:
 
 def test_the_card_says_what_the_verdict_cannot_see() -> None:
     judged = JudgedSuite(name="preference", over="desk", role="target")
-    assert "share the verifier" in limits(Evaluation())
-    text = limits(Evaluation(suites=(preset_suite("desk", role="guard"), judged)))
+    assert "share the verifier" in report.limits(Evaluation())
+    text = report.limits(Evaluation(suites=(preset_suite("desk", role="guard"), judged)))
     assert "Asked: desk, preference." in text and "A judge compares the answers of preference" in text
