@@ -140,3 +140,11 @@ def test_a_judge_does_not_decide_without_a_checked_suite(preferred: tuple[GateVe
     report = preferred[1].model_copy(update={"measurements": ()})
     verdict = gate.judge(report, report.section)
     assert (verdict.verdict, verdict.reasons) == (Verdict.INCONCLUSIVE, ("no target was measured",))
+
+
+def test_without_a_target_nothing_is_decided(preferred: tuple[GateVerdict, EvalReport]) -> None:
+    suites = preferred[1].section.suites
+    roles = [each.model_copy(update={"role": role}) for each, role in zip(suites, ("guard", "report"), strict=True)]
+    section = preferred[1].section.model_copy(update={"suites": tuple(roles)})
+    verdict = gate.judge(preferred[1].model_copy(update={"section": section}), section)
+    assert (verdict.verdict, verdict.reasons) == (Verdict.INCONCLUSIVE, ("no target was measured",))
