@@ -40,8 +40,8 @@ class Bill(NamedTuple):
 
     @property
     def usd(self) -> Range:
-        known = [line.usd for line in self.lines if line.usd is not None]
-        return Range(low=sum(each.low for each in known), high=sum(each.high for each in known))
+        priced = [line.usd for line in self.lines if line.usd is not None]
+        return Range(low=sum(each.low for each in priced), high=sum(each.high for each in priced))
 
     @property
     def device_hours(self) -> float:

@@ -69,11 +69,11 @@ def judge(report: EvalReport, section: Evaluation) -> GateVerdict:
     findings = [(Verdict.INCONCLUSIVE, why) for why in problems] or _findings(report, section)
     kinds = {kind for kind, _ in findings}
     verdict = next(kind for kind in (Verdict.INCONCLUSIVE, Verdict.FAIL, Verdict.PASS) if kind in kinds)
-    told = (verdict, Verdict.FAIL) if verdict is Verdict.INCONCLUSIVE else (verdict,)
+    shown = (verdict, Verdict.FAIL) if verdict is Verdict.INCONCLUSIVE else (verdict,)
     return GateVerdict(
         iteration=report.iteration,
         verdict=verdict,
-        reasons=tuple(why for kind in told for each, why in findings if each is kind),
+        reasons=tuple(why for kind in shown for each, why in findings if each is kind),
         champion=report.champion,
         candidate=report.candidate,
         protocol=report.protocol,

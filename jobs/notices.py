@@ -43,8 +43,8 @@ def notices_due(context: dg.SensorEvaluationContext, deployment: Deployment) -> 
     if context.cursor is None:
         context.update_cursor(newest)
         return dg.SkipReason("What comes from now on is told.")
-    told: dict[str, int] = json.loads(context.cursor)
-    due = [each.text for each in every if each.place > told.get(each.kind, 0)]
+    last_place: dict[str, int] = json.loads(context.cursor)
+    due = [each.text for each in every if each.place > last_place.get(each.kind, 0)]
     if due and (error := post(due, url)):
         return dg.SkipReason(f"Not told yet: {error}")
     context.update_cursor(newest)

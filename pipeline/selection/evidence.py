@@ -111,7 +111,7 @@ class PromptStats(NamedTuple):
 
 def prompt_stats(groups: Mapping[str, Sequence[LabelledRow]], settings: Selection) -> list[PromptStats]:
     """Of the prompts that can be verified. Two references of one prompt make it ambiguous."""
-    found: list[PromptStats] = []
+    stats: list[PromptStats] = []
     for prompt, group in groups.items():
         references = {row.reference: row.verifier for row in group if row.reference}
         verified = [row.correct > 0.5 for row in group if row.correct is not None]
@@ -128,8 +128,8 @@ def prompt_stats(groups: Mapping[str, Sequence[LabelledRow]], settings: Selectio
         else:
             status = "solved" if right else "unsolved"
         ids = tuple(row.trace_id for row in group)
-        found.append(PromptStats(prompt, reference, verifier, right, attempts, status, ids))
-    return found
+        stats.append(PromptStats(prompt, reference, verifier, right, attempts, status, ids))
+    return stats
 
 
 class PromptAttempts(NamedTuple):

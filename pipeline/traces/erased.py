@@ -106,6 +106,6 @@ def exclusive_lock(store: Store) -> AbstractContextManager[None]:
 
 def add(store: Store, user: ErasedUser) -> None:
     """Put a user on the list, inside `exclusive_lock`; one who is there stays as they are."""
-    known = erased_users(store).users
-    if user.mark not in {each.mark for each in known}:
-        store.write(layout.ERASED, ErasedUsers(users=tuple(sorted([*known, user], key=lambda each: each.mark))))
+    erased_before = erased_users(store).users
+    if user.mark not in {each.mark for each in erased_before}:
+        store.write(layout.ERASED, ErasedUsers(users=tuple(sorted([*erased_before, user], key=lambda each: each.mark))))

@@ -60,12 +60,12 @@ class Changes(NamedTuple):
     gone: tuple[str, ...]
 
 
-def compare(known: Watermark, parts: Iterable[SourcePart]) -> Changes:
+def compare(before: Watermark, parts: Iterable[SourcePart]) -> Changes:
     """Parts that are new or changed, and the names of those that are gone."""
     listed = {part.name: part for part in parts}
-    current = {name: part.version for name, part in known.parts.items() if part.version}
+    current = {name: part.version for name, part in before.parts.items() if part.version}
     changed = tuple(part for part in listed.values() if current.get(part.name) != part.version)
-    return Changes(changed, tuple(known.parts.keys() - listed.keys()))
+    return Changes(changed, tuple(before.parts.keys() - listed.keys()))
 
 
 def days_of(parts: Iterable[ReadPart]) -> set[str]:
