@@ -326,7 +326,7 @@ def drive(ports: RolloutPorts, pace: Pace, log: Callable[[str], None] = print) -
         begun = state.phase in (Phase.OBSERVING, Phase.HELD)  # nothing to show yet
         if moved and not begun:
             continue
-        pause = _pause(state, pace.look_every_s, moved)
+        pause = pause_s(state, pace.look_every_s, moved)
         if pause == 0:
             continue
         if pace.now() + pause - started > pace.drive_for_s:
@@ -338,7 +338,7 @@ def _where(state: RolloutState) -> str:
     return f"{state.phase} {state.canary_weight}%" if state.active else str(state.phase)
 
 
-def _pause(state: RolloutState, look_every_s: float, begun: bool) -> float:
+def pause_s(state: RolloutState, look_every_s: float, begun: bool) -> float:
     """Seconds until the dwell is over, if that is soon; else until the next look is due."""
     if state.phase in (Phase.GATED, Phase.APPROVED):
         return min(LOADS_EVERY_S, look_every_s)

@@ -37,7 +37,7 @@ def decide(ports: RolloutPorts, decision: RolloutDecision, now: float) -> Tick:
             refused = _no_way_back(state, ports, now)
         if refused:
             return Tick(state=state, refused=refused)
-        if out and state.phase is Phase.ROLLING_BACK:
+        if state.phase is Phase.ROLLING_BACK:
             break
         if append(ports.store, ports.model_name, state, step_event(state, now, _step(state, decision))):
             break

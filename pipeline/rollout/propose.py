@@ -79,7 +79,7 @@ def propose(
             return ProposalResult(state=state)
         if refused := blocked(store, version) or _refusal(state, rollout, iteration, judged.verdict, digest):
             return ProposalResult(state=state, refused=refused)
-        if state.supersedable and state.proposal is not None and version.version > state.proposal.version.version:
+        if state.supersedable and version.version > state.opened.version.version:
             reason = f"a newer candidate passed: version {version.version}"
             step = RolloutStep(phase=Phase.SUPERSEDED, reason=reason)
             append(store, name, state, step_event(state, now, step))

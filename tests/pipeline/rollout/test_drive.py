@@ -1,7 +1,9 @@
 import pytest
 
-from pipeline.rollout.controller import Pace, drive
-from pipeline.rollout.record import Phase
+from pipeline.rollout.controller import LOADS_EVERY_S, Pace, drive, pause_s
+from pipeline.rollout.record import Phase, RolloutState, StageWatch
+from tests.pipeline.rollout.conftest import POLICY, slot
+from tests.pipeline.rollout.reports import proposal
 
 
 class Clock:
@@ -43,11 +45,47 @@ def test_drive_without_time_takes_one_look_a_run(world):
 
 def test_drive_through_every_dwell_ends_in_a_promotion(world):
     clock = Clock()
+    clock.t = 2000.0
     world.propose("new")
     assert run(world, clock, 1000.0)[0].phase is Phase.PROMOTED
-    assert max(clock.slept) <= 60.0
-    assert sum(clock.slept) == pytest.approx(400.0, abs=10)
+    assert [round(seconds) for seconds in clock.slept] == [60, 40, 60, 60, 60, 20, 60, 40]
     assert run(world, clock, 1000.0)[1] == []
+
+
+def test_a_dwell_of_0_s_ends_in_a_run_without_time(world):
+    clock = Clock()
+    world.propose("new", policy=POLICY.model_copy(update={"dwell_s": (0.0, 0.0, 0.0)}))
+    assert run(world, clock, 0.0)[0].phase is Phase.PROMOTED
+    assert clock.slept == []
+
+
+def test_a_slot_that_loads_is_asked_each_second(world):
+    clock = Clock()
+    slot(world, reason="loads")
+    world.propose("new")
+    assert run(world, clock, 3.0)[0].phase is Phase.GATED
+    assert clock.slept == [LOADS_EVERY_S] * 2
+
+
+@pytest.mark.parametrize(
+    ("phase", "dwell_s", "begun", "pause"),
+    [
+        (Phase.GATED, 0.0, True, 1.0),
+        (Phase.APPROVED, 0.0, False, 1.0),
+        (Phase.OBSERVING, 0.0, True, 60.0),
+        (Phase.OBSERVING, 70.0, False, 30.0),
+        (Phase.OBSERVING, 99.5, False, 0.5),
+        (Phase.OBSERVING, 100.0, False, 60.0),  # it waits for requests
+        (Phase.OBSERVING, 100.0, True, 0.0),  # another controller watched it
+        (Phase.HELD, 70.0, True, 60.0),
+    ],
+)
+def test_how_long_until_the_next_tick(phase, dwell_s, begun, pause):
+    watch = StageWatch(covered_s=dwell_s, judged_until=dwell_s)
+    opened = proposal().model_copy(update={"policy": POLICY})
+    state = RolloutState(phase=phase, proposal=opened, watch=watch)
+    assert pause_s(state, 60.0, begun) == pause
+    assert pause_s(state, 0.25, begun) == min(pause, 0.25)
 
 
 def test_driving_a_held_rollout_rolls_harm_back(world):

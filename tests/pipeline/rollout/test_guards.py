@@ -108,6 +108,11 @@ def test_a_way_back_is_warm_after_a_promotion_alone():
     assert wanted_split(state(Phase.ABORTED, warm), 0.0).champion == FREE.champion
 
 
+def test_only_a_canary_with_requests_has_a_lease():
+    assert wanted_split(state(Phase.OBSERVING, offered=True), 10.0).expires_at == 10.0 + POLICY.lease_s
+    assert wanted_split(state(Phase.GATED), 10.0).expires_at is None
+
+
 @pytest.mark.parametrize(
     ("phase", "given", "offered", "loaded"),
     [

@@ -7,7 +7,6 @@ import pytest
 
 from pipeline.rollout.probe import (
     PROMPTS,
-    TOKENS,
     Fingerprint,
     fingerprint_over_http,
     identified,
@@ -79,7 +78,7 @@ def test_a_slot_is_asked_greedily_and_by_nobody_between(monkeypatch: pytest.Monk
         assert fingerprint_over_http(endpoint, "model@cccccccccccc") == CANDIDATE
     for asked in server.asked:
         assert {name.lower(): value for name, value in asked.headers.items()}["authorization"] == "Bearer key"
-        assert (asked.body["temperature"], asked.body["seed"], asked.body["max_tokens"]) == (0, 0, TOKENS)
+        assert (asked.body["temperature"], asked.body["seed"], asked.body["max_tokens"]) == (0, 0, 16)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 from pipeline.rollout.evidence import LookRequest
 from pipeline.rollout.fold import fold, in_rollout, read_tally
 from pipeline.rollout.record import Phase, RolloutStep, read_events, step_event
+from pipeline.rollout.router import Unsettled
 from tests.pipeline.rollout.conftest import NAME, POLICY, World, decided
 
 
@@ -105,6 +106,19 @@ def test_evidence_that_cannot_be_added_to_starts_over(world, change):
 def shifting_to(world: World, stage: int) -> None:
     while (world.state.phase, world.state.stage) != (Phase.SHIFTING, stage):
         world.tick(50.0)
+
+
+@pytest.mark.parametrize(
+    ("read", "words"),
+    [(Unsettled(reason="one proxy lags"), "the router is not settled: one proxy lags"), (None, "has no split")],
+)
+def test_what_an_unsettled_router_routes_is_no_evidence(world, read, words):
+    world.observe(dwell_s=(1e6, 1e6, 1e6))
+    world.router.read = lambda: read
+    world.tick(50.0)
+    watch = world.state.watch
+    assert words in world.state.reason
+    assert (watch.misses, watch.evidence.canary.requests, watch.tally) == (1, 0, "")
 
 
 @pytest.mark.parametrize("weight", [0, 3, 5])

@@ -190,8 +190,12 @@ def test_the_first_finding_of_each_verdict_is_kept_and_dated() -> None:
     solved = review(history({**SOLVING, **SURE}), SETTINGS).solved
     assert solved is not None and solved.step == 15  # the second validation
     assert "rose from 0.5 to 0.95, and 90% of the groups" in solved.reason
-    health = review(history({"held_out/kl": lambda step: 0.03 * step}), SETTINGS)
-    assert [(f.rule, f.verdict, f.step) for f in health.findings] == [("kl", "HOLD", 5), ("kl", "STOP", 20)]
+    said: list[str] = []
+    watch = HealthMonitor(SETTINGS, say=said.append)
+    for row in history({"held_out/kl": lambda step: 0.03 * step}):
+        watch.add(row)
+    assert [(f.rule, f.verdict, f.step) for f in watch.health.findings] == [("kl", "HOLD", 5), ("kl", "STOP", 20)]
+    assert [line.split(":")[0] for line in said] == ["HOLD at step 5", "STOP at step 20"]
 
 
 def without(word: str, changed: Mapping[str, float | Shape]) -> list[Row]:

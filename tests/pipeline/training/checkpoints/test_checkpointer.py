@@ -20,6 +20,7 @@ def test_commit_publishes_whole_and_keeps_last_and_best(tmp_path: Path) -> None:
     assert run.best() == "step-000010"
     assert not list((tmp_path / "trl").iterdir())
     assert run.said == []
+    assert run.checkpoints.drain(0.0), "there is no mirror to wait for"
     manifest = json.loads((run.root / "step-000010" / MANIFEST).read_text())
     assert {key: manifest[key] for key in ("plan_digest", "step", "world_size", "score")} == {
         "plan_digest": PLAN, "step": 10, "world_size": 1, "score": 0.9,
