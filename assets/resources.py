@@ -27,7 +27,7 @@ from pipeline.recipe import Judge, Recipe, load
 from pipeline.recipe.pinning import differences, pin, pinned, refuse_to_mix
 from pipeline.recipe.section import joined
 from pipeline.recipe.traces import LangfuseApiSource, MlflowSource, PostgresTableSource
-from pipeline.registry.base_models import fetch_base, lies_elsewhere, pinned_base
+from pipeline.registry.base_models import fetch_base, lies_elsewhere, with_base
 from pipeline.registry.runs import MlflowAddresses
 from pipeline.registry.tracking import local_tracking
 from pipeline.rewards.judge import Endpoint
@@ -199,16 +199,6 @@ class Deployment(dg.ConfigurableResource):
     def notify_url(self) -> str:
         """Where messages to people go: NOTIFY_URL; "" sends none."""
         return environment().notify
-
-
-def with_base(recipe: Recipe) -> Recipe:
-    """The recipe with the folder of its base model, where that was fetched from elsewhere."""
-    if not lies_elsewhere(recipe.base_model.uri):
-        return recipe
-    pin = pinned_base(Store(recipe.data_root), recipe.base_model.uri)
-    if pin is None:
-        return recipe
-    return recipe.model_copy(update={"base_model": recipe.base_model.model_copy(update={"uri": pin.folder})})
 
 
 def deployment() -> Deployment:

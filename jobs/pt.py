@@ -37,7 +37,7 @@ WORDS = {
     "reviews": CommandWord("jobs.reviews", "sheets of labels for people to score"),
     "governance": CommandWord("jobs.governance", "forget a user, verify the audit log, retention, upkeep"),
     "evals": CommandWord("evals.__main__", "plan a gate, look at its evidence, recompute its verdict"),
-    "k8s": CommandWord("k8s.__main__", "lint, render and estimate a training on a cluster"),
+    "k8s": CommandWord("jobs.cluster", "lint, render and estimate a training on a cluster"),
     "serve": CommandWord("jobs.serve", "keep the embedded gateway running"),
     "ui": CommandWord("jobs.ui", "Dagster and MLflow on 127.0.0.1"),
     "clean": CommandWord("jobs.clean", "remove ./.dagster and ./data, and keep the audit log"),

@@ -1,4 +1,4 @@
-"""`pt recipe explain [FIELD] | schema | show`: what a recipe may say, and what the deployment's says.
+"""`pt recipe explain [FIELD] | schema | show [RECIPE]`: what a recipe may say, and what one says.
 
 Exit codes: 0 done, 2 there is no such field, or the recipe does not resolve (it says why).
 """
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from pydantic_core import PydanticUndefined
 
+from jobs.recipe_choice import add_recipe_arguments, chosen_recipe
 from pipeline.recipe import Recipe
 from pipeline.recipe.section import Operational, Section, sections
 
@@ -45,7 +46,8 @@ def parser() -> argparse.ArgumentParser:
     explain.set_defaults(run=_explain)
     written = commands.add_parser("schema", help="the recipe's JSON schema, for editors that check YAML")
     written.set_defaults(run=lambda _: [json.dumps(schema(), indent=2, ensure_ascii=False)])
-    shown = commands.add_parser("show", help="the deployment's recipe as JSON, with defaults and overrides")
+    shown = commands.add_parser("show", help="the recipe as JSON, with defaults and overrides")
+    add_recipe_arguments(shown)
     shown.set_defaults(run=_show)
     return options
 
@@ -119,9 +121,7 @@ def _explain(asked: argparse.Namespace) -> Iterator[str]:
 
 
 def _show(asked: argparse.Namespace) -> Iterator[str]:
-    from assets.resources import deployment  # Dagster takes seconds, and a field is explained without it
-
-    recipe = deployment().recipe()
+    recipe = chosen_recipe(asked)
     yield json.dumps({"digest": recipe.digest(), "recipe": recipe.model_dump(mode="json")}, indent=2)
 
 

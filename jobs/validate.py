@@ -1,4 +1,4 @@
-"""A deployment checked without a run: `pt validate [--recipe PATH] [--override K=V ...] [--quick]`.
+"""A deployment checked without a run: `pt validate [RECIPE] [--override K=V ...] [--quick]`.
 
 The recipe, the environment, model, disk and source; then, without --quick, the gate's suites. The source's rows are the
 traces stage's to judge. Nothing is written. Exit codes: 0 nothing speaks against a launch, 1 something does (it says
@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 from assets.cluster import gate_refusals
 from assets.preflight import launch_faults
-from assets.resources import Deployment, deployment
+from assets.resources import Deployment
 from evals.suites import Suite, frozen, lines, suite
+from jobs.recipe_choice import add_recipe_arguments, recipe_choice
 from jobs.screen import GREEN, RED, paint
 from pipeline.core.storage import Store
 from pipeline.demo.suite import suite_text
@@ -64,10 +65,7 @@ def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(
         prog="pt validate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    options.add_argument(
-        "--recipe", default="", help="its path; default: PREFERENCE_TUNING_RECIPE, else the embedded one"
-    )
-    options.add_argument("--override", nargs="+", action="extend", default=[], metavar="K=V", help="training.seed=3")
+    add_recipe_arguments(options)
     options.add_argument("--quick", action="store_true", help="a second or two: no suite is read")
     options.add_argument("--json", action="store_true", help="one JSON object instead of lines")
     return options
@@ -76,11 +74,10 @@ def parser() -> argparse.ArgumentParser:
 def validate(asked: argparse.Namespace) -> Iterator[CheckedLine]:
     """One line for each thing that was looked at, as it is known."""
     try:
-        named = deployment()
+        settings = Deployment(**recipe_choice(asked)._asdict())
     except ValueError as error:
         yield problem(str(error))
         return
-    settings = Deployment(recipe_path=asked.recipe or named.recipe_path, overrides=[*named.overrides, *asked.override])
     faults = launch_faults(settings)
     yield from (problem(fault.strip()) for fault in faults)
     try:

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from pipeline.core import layout
 from pipeline.core.storage import Record
-from pipeline.recipe import Compute, Kubernetes
+from pipeline.recipe import Compute, Kubernetes, Recipe
 from pipeline.recipe.training import TrainingSettings
 from pipeline.training.plan import TrainingPlan
 
@@ -163,8 +164,18 @@ def evaluation_gang(
     )
 
 
+def example_gangs(recipe: Recipe) -> list[Gang]:
+    """The gang of an example iteration's training, and the one of its evaluation where the recipe has a pod for it: for
+    the lint and for people. Raises ValueError as `example` does."""
+    gangs = [example(recipe.name, recipe.data_root, recipe.compute, recipe.training)]
+    if recipe.compute.evaluation is not None:
+        path = Path(recipe.data_root, layout.iteration("example", layout.EVAL_PLAN))
+        gangs.append(evaluation_gang("example", NO_DIGEST, path, recipe.compute))
+    return gangs
+
+
 def example(name: str, data_root: str, compute: Compute, training: TrainingSettings) -> Gang:
-    """The gang that a recipe of that name would get for some plan: for the lint and for people.
+    """The gang that a recipe of that name would get for some plan.
 
     Raises ValueError for a recipe that trains without a cluster, and an instance type that is not known.
     """

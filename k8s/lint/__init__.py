@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from k8s.gang import Gang
-from k8s.lint import gangs, nodes, queues
+from k8s.lint import gangs, nodes, queues, recipes
 from k8s.lint.manifests import Manifests
 from k8s.lint.rules import GANG_RULES, RULES, Violation
 
 __all__ = ["GANG_RULES", "RULES", "THEMES", "Violation", "lint_gang", "lint_objects"]
 
-THEMES = (gangs, queues, nodes)
+THEMES = (recipes, gangs, queues, nodes)
 """Importing a theme registers its rules."""
 
 

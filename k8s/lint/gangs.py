@@ -1,19 +1,12 @@
-"""Rules on a gang: what its recipe asks for, and how it starts, ends and starts again. A trainer's pod ends with 0
-(done), 143 (run the gang again), 64 or 65 (never again), else it crashed. "Seen": on real controllers."""
+"""Rules on a gang: how it starts, ends and starts again. A trainer's pod ends with 0 (done), 143 (run the gang
+again), 64 or 65 (never again), else it crashed. "Seen": on real controllers."""
 
 import re
-from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from k8s.gang import Gang
 from k8s.lint.manifests import CAPACITY, Manifests, Pods
-from k8s.lint.rules import GANG_RULES, Hits, Node, at, rows, rule, sub, text, texts, whole
+from k8s.lint.rules import Hits, Node, at, rows, rule, sub, text, texts, whole
 
-SAVE_S = 21.5
-"""A checkpoint of an 8B model, all weights, to Lustre (seed 003's log): the longest that a seed reports."""
-LONGEST_GRACE_S, SPOT_NOTICE_S = 110, 120
-GKE_LONGEST_GRACE_S, GKE_NOTICE_S = 15, 30
-RANKS = frozenset({"NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK"})
 RESTART = "RestartJobSetAndIgnoreMaxRestarts"
 FEW_RETRIES = 20
 _ENDS_WELL = re.compile(
@@ -25,53 +18,6 @@ _ENDS_WELL = re.compile(
 _KILLS = re.compile(r"\b(?:kill|pkill|killall)\b[^\n]*(?:KILL|-9)")
 _TRAINS = r"(?:python3?|torchrun|accelerate|ray)\b"
 _CHILD = re.compile(rf"[\n;&|]\s*{_TRAINS}|\b{_TRAINS}.*[\n;&|]")
-
-
-@rule("Set compute.processes to the GPUs of the instance, or choose another instance_type.", table=GANG_RULES)
-def gpus_over_instance(gang: Gang) -> Hits:
-    """No node will ever hold such a pod: the cluster looks for one until the launch gives up."""
-    if 0 < gang.instance.gpus < gang.processes:
-        there = f"{gang.instance.name} has {gang.instance.gpus}"
-        yield "recipe compute.processes", f"{gang.nodes} nodes of {gang.processes} GPUs, but {there}"
-
-
-@rule("Put data_root below compute.kubernetes.mount.", table=GANG_RULES)
-def data_root_outside_mount(gang: Gang) -> Hits:
-    """The pods do not find the plan (exit code 64), or write checkpoints to a disk that dies with its node."""
-    mount = PurePosixPath(gang.settings.mount)
-    if mount not in PurePosixPath(gang.plan_path).parents:
-        yield "recipe data_root", f"the plan at {gang.plan_path}, the volume at {mount}"
-
-
-@rule(
-    f"Set training.grace_s between the time of a save and {LONGEST_GRACE_S} s (100); on GKE's spot nodes to at most "
-    f"{GKE_LONGEST_GRACE_S} s.",
-    table=GANG_RULES,
-)
-def grace_of_recipe(gang: Gang) -> Hits:
-    """Too short, and each pre-emption loses what was trained since the last checkpoint; longer than a spot notice
-    (120 s, less the drain; 30 s on GKE, half of it), and it is not given."""
-    gke, spot = gang.instance.cloud == "gcp", gang.settings.capacity != "on_demand"
-    longest, notice = (GKE_LONGEST_GRACE_S, GKE_NOTICE_S) if gke else (LONGEST_GRACE_S, SPOT_NOTICE_S)
-    if gang.instance.gpus and gang.grace_s < SAVE_S and not (gke and spot):
-        yield "recipe training.grace_s", f"{gang.grace_s} s, a save of an 8B model took {SAVE_S} s"
-    if spot and gang.grace_s > longest:
-        yield "recipe training.grace_s", f"{gang.grace_s} s of a spot notice of {notice} s"
-
-
-@rule("Set backend: rayjob for engine nemo_rl, and another for trl.", table=GANG_RULES)
-def engine_backend(gang: Gang) -> Hits:
-    """NeMo RL places its processes on a Ray cluster and finds one node without it; torchrun has no rank in a RayJob."""
-    backend = gang.settings.backend
-    if (gang.engine == "nemo_rl") != (backend == "rayjob") and (gang.nodes > 1 or backend == "rayjob"):
-        yield "recipe compute.kubernetes.backend", f"{backend} for engine {gang.engine} on {gang.nodes} nodes"
-
-
-@rule("Take it out of compute.kubernetes.env.", table=GANG_RULES)
-def reserved_env(gang: Gang) -> Hits:
-    """Every pod would have the same rank, or a master that is none of the gang."""
-    for name in sorted(RANKS & gang.settings.env.keys()):
-        yield "recipe compute.kubernetes.env", f"{name}={gang.settings.env[name]}"
 
 
 class PodEnd(NamedTuple):

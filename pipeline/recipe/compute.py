@@ -55,7 +55,8 @@ class Kubernetes(Section):
     namespace: DnsLabel = "preference-tuning"
     """Namespace of the gang."""
     image: ImageName
-    """Of the trainer (k8s/images), pinned: name@sha256:digest."""
+    """Of the gang, pinned: name@sha256:digest. Built from k8s/images/nemo-rl.Dockerfile for engine nemo_rl, else from
+    trainer.Dockerfile; by the names nemo-rl and trainer the lint tells one from the other."""
     instance_type: InstanceType = "p5en.48xlarge"
     """Of every node of the gang; one of k8s/gang.py. "cpu": any node, for small models without devices."""
     capacity: Literal["spot", "spot_first", "on_demand"] = "spot"

@@ -10,6 +10,7 @@ from pipeline.core import layout
 from pipeline.core.locations import Uri
 from pipeline.core.model_files import faults
 from pipeline.core.storage import Record, Store, digest_json, model_ref
+from pipeline.recipe import Recipe
 from pipeline.registry.model_artifacts import MODEL
 from pipeline.registry.runs import MlflowAddresses, mlflow_client, reach
 
@@ -37,6 +38,16 @@ def lies_elsewhere(uri: str) -> bool:
 
 def pinned_base(store: Store, uri: str) -> PinnedBase | None:
     return store.read(_pin(uri), PinnedBase)
+
+
+def with_base(recipe: Recipe) -> Recipe:
+    """The recipe with the folder of its base model, where that was fetched from elsewhere."""
+    if not lies_elsewhere(recipe.base_model.uri):
+        return recipe
+    pin = pinned_base(Store(recipe.data_root), recipe.base_model.uri)
+    if pin is None:
+        return recipe
+    return recipe.model_copy(update={"base_model": recipe.base_model.model_copy(update={"uri": pin.folder})})
 
 
 def fetch_base(store: Store, uri: str, addresses: MlflowAddresses, log: Callable[[str], None]) -> PinnedBase:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from k8s.__main__ import gangs_of_recipe, main
+from jobs.cluster import main
+from k8s.gang import example_gangs
 from k8s.render import render
 from pipeline.recipe import load
 
@@ -31,13 +32,11 @@ def recipe(name: str) -> str:
     return str(RECIPES / f"{name}.yaml")
 
 
-def changed(tmp_path: Path, *lines: tuple[str, str]) -> str:
-    text = Path(recipe("spot_h200_dpo")).read_text()
-    for old, new in lines:
-        assert text.count(old) == 1, old
-        text = text.replace(old, new)
-    (tmp_path / "recipe.yaml").write_text(text)
-    return str(tmp_path / "recipe.yaml")
+def imaged(name: str) -> list[str]:
+    """The recipe with its image built."""
+    kind = "trainer" if name == "spot_h200_dpo" else "nemo-rl"
+    image = f"registry.example.com/preference-tuning/{kind}@sha256:{'5' * 64}"
+    return [recipe(name), "--override", f"compute.kubernetes.image={image}"]
 
 
 @pytest.mark.slow
@@ -51,28 +50,27 @@ def test_recipes_and_their_overlays_have_no_mistake(
     built = subprocess.run([kubectl, "kustomize", folder], capture_output=True, text=True, check=True)
     monkeypatch.setattr(sys, "stdin", io.StringIO(built.stdout))
     schemas = ["--schemas", str(DATA)] if DATA.is_dir() else []
-    assert main(["lint", recipe(OVERLAYS[overlay]), "--manifests", "-", *schemas]) == 0
+    assert main(["lint", *imaged(OVERLAYS[overlay]), "--manifests", "-", *schemas]) == 0
     assert "errors: 0, warnings: 0" in capsys.readouterr().out
 
 
 def test_a_backend_that_the_overlay_lacks_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     manifests = ROOT / "k8s" / "manifests"
     files = [str(manifests / folder) for folder in ("bases/rbac/roles.yaml", "components/jobset/role.yaml")]
-    assert main(["lint", recipe("spot_h200_dpo"), "--manifests", *files]) == 0
-    assert main(["lint", recipe("spot_h200_grpo"), "--manifests", *files]) == 1
+    assert main(["lint", *imaged("spot_h200_dpo"), "--manifests", *files]) == 0
+    assert main(["lint", *imaged("spot_h200_grpo"), "--manifests", *files]) == 1
     assert "account launcher may not create rayjobs of ray.io" in capsys.readouterr().out
     files[1] = files[1].replace("jobset", "rayjob")
-    assert main(["lint", recipe("spot_h200_grpo"), "--manifests", *files]) == 0
+    assert main(["lint", *imaged("spot_h200_grpo"), "--manifests", *files]) == 0
 
 
-def test_a_report_says_what_where_why_and_how(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = changed(tmp_path, ("instance_type: p5en.48xlarge", "instance_type: g6e.12xlarge"))
-    assert main(["lint", file]) == 1
+def test_a_report_says_what_where_why_and_how(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lint", *imaged("spot_h200_dpo"), "compute.kubernetes.instance_type=g6e.12xlarge"]) == 1
     lines = capsys.readouterr().out.splitlines()
     at = lines.index("  error: gpus-over-instance")
     assert lines[at + 1].strip() == "recipe compute.processes: 3 nodes of 8 GPUs, but g6e.12xlarge has 4"
     assert lines[at + 2].strip().startswith("why: ")
-    assert lines[at + 3].strip().startswith("fix: Set compute.processes")
+    assert lines[at + 3].strip().startswith("fix: Set it to at most the GPUs of the instance")
     assert lines[-1].startswith("errors: ")
 
 
@@ -80,7 +78,7 @@ def test_a_report_says_what_where_why_and_how(tmp_path: Path, capsys: pytest.Cap
 def test_render_prints_what_would_be_applied(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["render", recipe(name)]) == 0
     assert list(yaml.safe_load_all(capsys.readouterr().out)) == [
-        obj for gang in gangs_of_recipe(load(recipe(name))) for obj in render(gang)
+        obj for gang in example_gangs(load(recipe(name))) for obj in render(gang)
     ]
 
 
@@ -150,7 +148,7 @@ def test_a_server_is_asked_by_a_dry_run(
         return Answer(422, {"message": "spec.ports: Required value", "details": {"name": "model"}})
 
     monkeypatch.setattr(api, "fault", answer)
-    monkeypatch.setattr("k8s.__main__.connect", api.client)
+    monkeypatch.setattr("jobs.cluster.connect", api.client)
     assert main(["lint", "--manifests", pool, "--server"]) == 1
     output = capsys.readouterr().out
     assert "spec.ports: Required value" in output and "karpenter.sh/v1 has no kind NodePool" in output

@@ -13,7 +13,10 @@ import pytest
 import yaml
 
 from k8s.client import RESOURCES
+from k8s.gang import example_gangs
+from k8s.lint import lint_gang
 from k8s.render import render
+from pipeline.recipe import load
 
 from .manifests import MANIFESTS, of_kind, overlay
 from .policies import LAUNCHER, Policies, refusals
@@ -28,7 +31,7 @@ LINES = [line for block in re.findall(r"```sh\n(.*?)```", SECTION, re.DOTALL) fo
 HERE = {"cp", "sed", "export", "pt", "kubectl"}
 """Programs that are run; of kubectl its kustomize."""
 ELSEWHERE = re.compile(r"\b(docker|helm|kubectl(?! kustomize))\b")
-DIGESTS = {"TRAINER": "sha256:" + "1" * 64, "DAGSTER": "sha256:" + "2" * 64}
+DIGESTS = {"TRAINER": "sha256:" + "1" * 64, "DAGSTER": "sha256:" + "2" * 64, "NEMO_RL": "sha256:" + "3" * 64}
 """That a push would have answered."""
 
 
@@ -71,6 +74,18 @@ def test_what_needs_no_cluster_runs_as_written(done: Done) -> None:
     assert {"lint", "render", "estimate"} == {line.split()[2] for line in done.ran if line.startswith("pt k8s")}
     first, second = (line for line in done.output.splitlines() if line.startswith("errors: "))
     assert first.startswith("errors: 0, warnings: 0") and second.startswith("errors: 0, warnings: 0")
+
+
+@pytest.mark.parametrize("name", ["eks_workshop", "gke_deepscaler", "spot_h200_dpo", "spot_h200_grpo"])
+def test_the_page_pins_the_image_of_the_recipe_s_engine(name: str, tmp_path: Path) -> None:
+    recipe = shutil.copy(ROOT / "jobs" / "recipes" / f"{name}.yaml", tmp_path / "mine.yaml")
+    steps = [line for line in LINES if line.startswith("sed") and '"$RECIPE"' in line]
+    environment = {**os.environ, **DIGESTS, "RECIPE": str(recipe), "REGISTRY": "registry.acme.example/pt"}
+    subprocess.run(["bash", "-euc", "\n".join(steps)], env=environment, check=True)
+    (gang,) = example_gangs(load(recipe))
+    kind, digest = ("nemo-rl", "NEMO_RL") if gang.engine == "nemo_rl" else ("trainer", "TRAINER")
+    assert gang.settings.image == f"registry.acme.example/pt/{kind}@{DIGESTS[digest]}"
+    assert lint_gang(gang, []) == []
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from k8s.render import INDEX, job_spec, render
 from pipeline.recipe import Compute, Kubernetes, Training
 
 Object = dict[str, Any]
-IMAGE = "registry.example.com/preference-tuning/trainer@sha256:" + "5" * 64
+IMAGE = "registry.example.com/preference-tuning/{}@sha256:" + "5" * 64
 GONE = object()
 """Instead of a value: the key is deleted."""
 
@@ -22,7 +22,8 @@ def gang(
     backend: str = "jobset", nodes: int = 3, processes: int = 8, grace_s: float = 100.0,
     data_root: str = "/checkpoints/tuning", **settings: Any,
 ) -> Gang:  # fmt: skip
-    kubernetes = Kubernetes.model_validate({"backend": backend, "image": IMAGE, **settings})
+    image = IMAGE.format("nemo-rl" if backend == "rayjob" else "trainer")
+    kubernetes = Kubernetes.model_validate({"backend": backend, "image": image, **settings})
     compute = Compute(nodes=nodes, processes=processes, kubernetes=kubernetes)
     training = Training(engine="nemo_rl" if backend == "rayjob" else "trl", grace_s=grace_s, timeout_s=3600.0)
     return example("case", data_root, compute, training)

@@ -9,10 +9,12 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from k8s.gang import Gang
+from k8s.gang import Gang, evaluation_gang
 from k8s.lint import GANG_RULES, RULES, Violation, lint_gang, lint_objects
 from k8s.render import render
-from tests.k8s.lint.cases import STATIC, gang, good
+from pipeline.recipe import Compute, Kubernetes
+from pipeline.recipe.compute import EvaluationPod
+from tests.k8s.lint.cases import IMAGE, STATIC, gang, good
 from tests.k8s.lint.mistakes import MISTAKES, Mistake
 
 BACKENDS = ("jobset", "volcano", "rayjob")
@@ -68,6 +70,10 @@ RECIPES: list[tuple[str, Gang]] = [
     ("grace-of-recipe", gang(grace_s=100, instance_type="a4-highgpu-8g")),
     ("engine-backend", gang("rayjob").model_copy(update={"engine": "trl"})),
     ("engine-backend", gang().model_copy(update={"engine": "nemo_rl"})),
+    ("image-of-engine", gang(image=IMAGE.format("nemo-rl"))),
+    ("image-of-engine", gang("rayjob", image=IMAGE.format("trainer"))),
+    ("image-of-engine", gang("rayjob", image="nvcr.io/nvidia/nemo-rl:v0.4.0@sha256:" + "5" * 64)),
+    ("image-not-built", gang(image="example.com/trainer@sha256:" + "0" * 64)),
     ("reserved-env", gang(env={"NODE_RANK": "0"})),
 ]
 
@@ -75,6 +81,25 @@ RECIPES: list[tuple[str, Gang]] = [
 @pytest.mark.parametrize(("rule", "ours"), RECIPES, ids=[rule for rule, _ in RECIPES])
 def test_a_recipe_that_cannot_work_is_found(rule: str, ours: Gang) -> None:
     assert rule in rules(lint_gang(ours, render(ours)))
+
+
+def test_what_an_evaluation_asks_is_told_by_its_own_fields() -> None:
+    """Of a pod that has fewer GPUs than it asks for, NeMo RL's image, and no more than GKE's notice to end in."""
+    settings = Kubernetes(image=IMAGE.format("nemo-rl"), backend="rayjob", instance_type="a3-ultragpu-8g")
+    pod = EvaluationPod(image=settings.image, devices=16)
+    ours = evaluation_gang(
+        "case", "5" * 64, Path("/checkpoints/plan.json"), Compute(kubernetes=settings, evaluation=pod)
+    )
+    found = {finding.rule: finding.where for finding in lint_gang(ours, [])}
+    assert found == {
+        "gpus-over-instance": "recipe compute.evaluation.devices", "image-of-engine": "recipe compute.evaluation.image"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_image_of_another_name_is_taken_as_it_is(backend: str) -> None:
+    ours = gang(backend, image="registry.acme.example/ml/grpo:7@sha256:" + "5" * 64)
+    assert lint_gang(ours, render(ours)) == []
 
 
 SEEDS: dict[str, set[str]] = {

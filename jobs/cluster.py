@@ -11,14 +11,13 @@ from typing import Any
 
 import yaml
 
+from jobs.recipe_choice import add_recipe_arguments, chosen_recipe
 from k8s.client import KubernetesClient, Refused, Unreachable, connect
 from k8s.estimate import describe
-from k8s.gang import Gang, evaluation_gang, example
+from k8s.gang import example_gangs
 from k8s.lint import GANG_RULES, RULES, Violation, lint_gang, lint_objects
 from k8s.lint.manifests import Manifests, where
 from k8s.render import render
-from pipeline.core import layout
-from pipeline.recipe import Recipe, load
 
 Object = dict[str, Any]
 Problems = Callable[[Object], list[str]]
@@ -29,18 +28,18 @@ def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(prog="pt k8s", description="A recipe's training on a cluster, before it runs.")
     commands = options.add_subparsers(required=True)
     lint = commands.add_parser("lint", help="find mistakes that a training would die of")
-    lint.add_argument("recipes", nargs="*", metavar="RECIPE")
     lint.add_argument("--manifests", nargs="+", action="extend", default=[], metavar="FILE", help="YAML; - for stdin")
     lint.add_argument("--schemas", metavar="FOLDER", help="of GROUP_VERSION_KIND.json files, for custom kinds")
     lint.add_argument("--server", action="store_true", help="ask the kubeconfig's API server too, by a dry run")
+    add_recipe_arguments(lint)
     lint.set_defaults(run=_lint)
     for name, run, says in (
         ("render", _render, "print the objects that a launch would apply, for an example iteration"),
         ("estimate", _estimate, "print what a launch takes and costs"),
     ):
         command = commands.add_parser(name, help=says)
-        command.add_argument("recipe", metavar="RECIPE")
-        command.set_defaults(run=lambda chosen, run=run: run(chosen.recipe))
+        add_recipe_arguments(command)
+        command.set_defaults(run=run)
     return options
 
 
@@ -51,19 +50,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, Unreachable) as error:
         print(error, file=sys.stderr)
         return 2
-
-
-def gangs_of_recipe(recipe: Recipe) -> list[Gang]:
-    """The gang of an example iteration's training, and the one of its evaluation where the recipe has a pod for it.
-
-    Raises ValueError for a recipe that trains without a cluster, an instance type that is not known, or a time-out
-    beyond 32 bits.
-    """
-    gangs = [example(recipe.name, recipe.data_root, recipe.compute, recipe.training)]
-    if recipe.compute.evaluation is not None:
-        path = Path(recipe.data_root, layout.iteration("example", layout.EVAL_PLAN))
-        gangs.append(evaluation_gang("example", "0" * 64, path, recipe.compute))
-    return gangs
 
 
 def read(file: str) -> list[Object]:
@@ -86,23 +72,22 @@ def read(file: str) -> list[Object]:
 
 def _lint(chosen: argparse.Namespace) -> int:
     manifests = [obj for file in chosen.manifests for obj in read(file)]
-    if not Manifests(manifests).objects and (chosen.manifests or not chosen.recipes):
-        raise ValueError(f"No object in {chosen.manifests}: give recipes, or --manifests FILE with objects in it.")
+    if chosen.manifests and not Manifests(manifests).objects:
+        raise ValueError(f"No object in {chosen.manifests}: give --manifests FILE with objects in it.")
     checked, looked = _schemas(chosen.schemas)
     checks = {"schema": checked, **({"server": partial(_refusal, connect())} if chosen.server else {})}
     given = [*_asked(manifests, checks), *lint_objects(manifests)]
     told: list[tuple[str, list[Violation]]] = []
-    for file in chosen.recipes:
-        recipe = load(file)
+    if chosen.recipe or chosen.override or not chosen.manifests:
+        recipe = chosen_recipe(chosen)
         if recipe.compute.kubernetes is None:
-            told.append((f"{file}: trains on the machine of its Dagster step, no cluster", []))
-            continue
-        for gang in gangs_of_recipe(recipe):
+            told.append((f"{recipe.name}: trains on the machine of its Dagster step, no cluster", []))
+        for gang in example_gangs(recipe) if recipe.compute.kubernetes is not None else ():
             rendered = render(gang)
             # As one set, for the references between them; what is wrong with the manifests alone is told once, below.
             together = [*_asked(rendered, checks), *lint_gang(gang, [*rendered, *manifests])]
             about = f"{gang.settings.backend}, {gang.nodes} x {gang.instance.name} ({gang.settings.capacity})"
-            told.append((f"{file}: {gang.task}, {about}", [found for found in together if found not in given]))
+            told.append((f"{recipe.name}: {gang.task}, {about}", [found for found in together if found not in given]))
     if chosen.manifests:
         told.append((f"{', '.join(chosen.manifests)}: {len(manifests)} objects", given))
     severities = [found.severity for _, findings in told for found in findings]
@@ -152,14 +137,14 @@ def _asked(objects: Iterable[Object], checks: dict[str, Problems]) -> list[Viola
     ]
 
 
-def _render(file: str) -> int:
-    objects = [each for gang in gangs_of_recipe(load(file)) for each in render(gang)]
+def _render(chosen: argparse.Namespace) -> int:
+    objects = [each for gang in example_gangs(chosen_recipe(chosen)) for each in render(gang)]
     yaml.safe_dump_all(objects, sys.stdout, sort_keys=False, width=120)
     return 0
 
 
-def _estimate(file: str) -> int:
-    print(describe(load(file)))
+def _estimate(chosen: argparse.Namespace) -> int:
+    print(describe(chosen_recipe(chosen)))
     return 0
 
 
