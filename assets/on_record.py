@@ -118,7 +118,7 @@ def _card(
         "Data": "\n".join(["Production traces with the users' consent, personal data masked.", "", *lines]),
         "Evaluation": evaluated,
         "Intended use": "The same traffic as the champion's that the traces come from; nothing else was measured.",
-        "Limits": report.limits(measured.section) if measured else "Nothing was measured.",
+        "Limits": report.limits(measured.section, measured.not_asked) if measured else "Nothing was measured.",
     }
 
 

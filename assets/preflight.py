@@ -6,7 +6,7 @@ import dagster as dg
 
 from assets.environment import address_faults, environment
 from assets.resources import Deployment
-from evals.suites import file_faults
+from evals.freezing import suite_faults
 from k8s.client import connect
 from pipeline.demo.desk.judges import is_desk_judge
 from pipeline.traces.preflight import preflight
@@ -56,10 +56,10 @@ def launch_faults(deployment: Deployment) -> list[str]:
 
 
 def later_faults(deployment: Deployment, stages: Container[str] = LATER) -> list[str]:
-    """What a run with these of the `LATER` stages would only meet after its labels, which may have been paid for: files
-    of suites that cannot be read, packages that a training here needs. The recipe has to resolve."""
+    """What a run with these of the `LATER` stages would only meet after its labels, which may have been paid for:
+    suites that cannot be read or frozen, packages that a training here needs. The recipe has to resolve."""
     recipe = deployment.recipe()
-    suites = file_faults(deployment.store(), recipe.evaluation) if READS_SUITES in stages else []
+    suites = suite_faults(deployment.store(), recipe.evaluation) if READS_SUITES in stages else []
     packages = missing_packages(recipe, possible_methods(recipe)) if TRAINS in stages else []
     return [*suites, *packages]
 

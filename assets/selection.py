@@ -9,7 +9,7 @@ from assets.loop_asset import loop_asset
 from assets.metadata import output, table, warning
 from assets.resources import Deployment
 from evals.freezing import held_apart
-from evals.suites import suites
+from evals.suites import asked_by
 from pipeline.core import layout
 from pipeline.rewards.records import RewardLabels
 from pipeline.rewards.reward_model.records import RewardModelReport
@@ -109,6 +109,6 @@ def training_plan(context: dg.AssetExecutionContext, deployment: Deployment, pre
     )
     yield warning("enough_signal", decision.method != "none", "; ".join(decision.reasons))
     plan_path = store.path(iteration.path(layout.PLAN))
-    may_launch = launchable(recipe, plan, plan_path, lambda: suites(store, recipe.evaluation))
+    may_launch = launchable(recipe, plan, plan_path, lambda: asked_by(store, recipe.evaluation, iteration))
     yield may_launch
     refuse_unlaunchable(may_launch)

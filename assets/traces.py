@@ -11,6 +11,7 @@ from assets.metadata import output, picture, table, table_facts
 from assets.preflight import refuse_later_faults
 from assets.records import begin, outcome
 from assets.resources import Deployment
+from evals.freezing import refuse_without_references
 from pipeline.core import layout
 from pipeline.core.storage import Store
 from pipeline.demo import suite as demo_suite
@@ -79,7 +80,8 @@ def traces(context: dg.AssetExecutionContext, deployment: Deployment):
     if ended is not None:
         context.log.info(f"Nothing new since iteration {result.iteration.id} ({ended.ending}: {ended.detail})")
         return
-    refuse_unrendered_rows(deployment.stage(context.log.info), result.iteration)
+    for refuse in (refuse_unrendered_rows, refuse_without_references):
+        refuse(deployment.stage(context.log.info), result.iteration)
     pin(store, result.iteration, recipe)
     begin(store, result.iteration)
     governed = store.once(result.iteration.path(layout.GOVERNED), GovernedTraces, lambda: result)

@@ -11,7 +11,7 @@ from assets.metadata import output, picture, shares, table
 from assets.observations import end, refuse_blocked
 from assets.on_record import MLFLOW_RUN_TAG, launch_tags, on_record, run_links
 from assets.resources import Deployment
-from evals.suites import suites
+from evals.suites import asked_by
 from k8s.attempts import Ledger
 from k8s.launch import account_for
 from pipeline.core import layout
@@ -57,7 +57,7 @@ def policy_checkpoint(context: dg.AssetExecutionContext, deployment: Deployment,
         _refuse_withdrawn(deployment, training_plan)
         if store.read(iteration.path(layout.RESULT), TrainingResult) is None:
             plan_path = store.path(iteration.path(layout.PLAN))
-            check = launchable(recipe, training_plan, plan_path, lambda: suites(store, recipe.evaluation))
+            check = launchable(recipe, training_plan, plan_path, lambda: asked_by(store, recipe.evaluation, iteration))
             refuse_unlaunchable(check)
         with _live(context, deployment, iteration) as live:
             if recipe.compute.kubernetes is None:

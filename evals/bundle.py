@@ -63,6 +63,8 @@ class EvalEvidence(Record):
     suites: tuple[SuiteEvidence, ...] = ()
     judged: tuple[JudgedEvidence, ...] = ()
     problems: tuple[str, ...] = ()
+    not_asked: dict[str, str] = Field(default={})
+    """The suites that the iteration does not ask, with the reasons."""
     versions: dict[str, str] = Field(default_factory=_versions)
 
 
@@ -87,6 +89,7 @@ def report(evidence: EvalEvidence, ref: BundleRef) -> EvalReport:
         problems=evidence.problems,
         measurements=tuple(measured),
         bundle=ref,
+        not_asked=evidence.not_asked,
         judged=tuple(
             win_rate.measure(each, answered.suite, answered.arms, section)
             for each in evidence.judged

@@ -12,7 +12,7 @@ from evals.gate import GateVerdict
 from evals.judged import generation, judge_suites
 from evals.records import EvalArm, EvalPlan, EvalReport, JudgedMeasurement, SuiteMeasurement
 from evals.runner import Grader, Respondent, sampling
-from evals.suites import Suite, frozen, pin, suites
+from evals.suites import Suite, asked_by, frozen, not_asked, pin
 from pipeline.core import layout
 from pipeline.core.storage import ModelRef, Store
 from pipeline.recipe import Evaluation
@@ -44,12 +44,13 @@ def evaluate(store: Store, plan: EvalPlan, services: EvalServices, log: Log) -> 
     section, name = plan.section, plan.path(layout.EVIDENCE)
 
     def gather() -> None:
-        asked = suites(store, section)
+        asked = asked_by(store, section, plan.iteration)
         evidence = EvalEvidence(
             iteration=plan.iteration.id,
             section=section,
             champion=plan.iteration.champion,
             candidate=plan.candidate.model,
+            not_asked=not_asked(store, plan.iteration),
             problems=unpinned(store, plan, asked) or emptied(store, section) or _entered(store, plan, asked),
         )
         if not evidence.problems:  # else no answer could be of use, and none is paid for
@@ -111,9 +112,7 @@ def unpinned(store: Store, plan: EvalPlan, asked: tuple[Suite, ...]) -> tuple[st
 
 def emptied(store: Store, section: Evaluation) -> tuple[str, ...]:
     """The suites that gate and have lost too much of what was frozen."""
-    gating = {each.name for each in section.asked if each.role != "report"}
-    gating |= {each.over for each in section.judged if each.role != "report"}
-    listed = [each.name for each in section.asked if isinstance(each, TracesSuite) and each.name in gating]
+    listed = [each.name for each in section.asked if isinstance(each, TracesSuite) and each.name in section.gating]
     read = ((name, newest) for name in listed if (newest := frozen.latest(store, name)) is not None)
     return tuple(
         f"{name}: erasure emptied {newest.emptied:.1%} of the clusters of generation {newest.generation.number}, above "

@@ -1,5 +1,6 @@
 """Freezing suites from traces: whole clusters of consented rows that have a reference, before training takes them. A
-production suite takes no cluster that training has seen; a golden suite, of rows that people have answered, may."""
+production suite takes no cluster that training has seen; a golden suite, of rows that people have answered, may. Where
+there is nothing to freeze, a suite that only reports is not asked, and one that gates is refused."""
 
 import hashlib
 import json
@@ -12,13 +13,15 @@ from typing import Any, NamedTuple, get_args
 import pyarrow.parquet as pq
 
 from evals import judged
-from evals.suites import Item, Suite, frozen, pin, suites
+from evals.suites import Item, Suite, file_faults, frozen, not_asked, pin, suites
 from evals.suites.frozen import Frozen, FrozenItem, Generation
 from evals.suites.lines import ROLES
 from pipeline.core import layout
 from pipeline.core.conversation import FIELDS, TOOLS, UNSHOWABLE, to_prompt
+from pipeline.core.iteration import Iteration
 from pipeline.core.removal import make
 from pipeline.core.storage import DatasetRef, Store, digest_json
+from pipeline.recipe import Evaluation
 from pipeline.recipe.rewards import VerifierKind
 from pipeline.recipe.suites import TracesSuite
 from pipeline.rewards.reviews import survey
@@ -27,8 +30,11 @@ from pipeline.selection.clusters import cluster
 from pipeline.selection.consent import agreed
 from pipeline.selection.trainable import HeldApart
 from pipeline.serving import inference
-from pipeline.traces.context import IterationContext
+from pipeline.traces.context import IterationContext, StageContext
 from pipeline.traces.erased import shared_lock
+from pipeline.traces.lake import open_lake
+from pipeline.traces.materialize import window_of
+from pipeline.traces.scope import where
 
 LARGEST_SHARE = 0.2
 """Of the window's prompts, at most: training needs the others."""
@@ -111,21 +117,54 @@ def _unfit(row: Row, allowed: Collection[tuple[str, str]]) -> str:
     return "unreadable reference" if row["outcome"] == Outcome.unparsable_gold else ""
 
 
-def freeze(context: IterationContext, labels: DatasetRef, now: datetime) -> None:
-    """Freeze what the recipe's suites from traces lack, or have had for long enough; else nothing.
+def suite_faults(store: Store, section: Evaluation) -> list[str]:
+    """Why suites cannot be read or frozen, as far as it shows before a run, a line each: `file_faults`, and golden
+    suites that gate while nobody has answered a review sheet."""
+    golden = (each for each in section.asked if isinstance(each, TracesSuite) and each.name in section.gating)
+    return [*file_faults(store, section), *filter(None, (unfreezable(store, each) for each in golden))]
 
-    An iteration that has its preference data freezes nothing: these were cleaned of the suites of then.
-    """
-    store = context.store
-    sections = [each for each in context.recipe.evaluation.suites if isinstance(each, TracesSuite)]
-    if not sections or store.path(context.path(layout.PREFERENCES)).exists():
+
+def unfreezable(store: Store, section: TracesSuite) -> str:
+    """Why the suite has no items and can have none without more answers of people; "" where it may have some."""
+    if section.preset != "golden":
+        return ""
+    newest = frozen.latest(store, section.name)
+    return "" if (newest and newest.items) or survey(store).answered else _nothing(section, {})
+
+
+def refuse_without_references(context: StageContext, iteration: Iteration) -> None:
+    """Raise ValueError where a production suite gates that can be frozen from no trace of the iteration: before its
+    labels, which may have to be paid for."""
+    section, store = context.recipe.evaluation, context.store
+    gating = [each for each in section.asked if isinstance(each, TracesSuite) and each.name in section.gating]
+    unfrozen = [each for each in gating if each.preset == "production" and frozen.latest(store, each.name) is None]
+    if not unfrozen:
         return
+    with open_lake(context.lake) as lake:
+        window = window_of(store, lake, iteration.dataset)
+        batches = lake.batches(window.days, window.snapshot, ["reference"], where(window.scope))
+        if not any(any(batch["reference"].to_pylist()) for batch in batches):
+            raise ValueError(_nothing(unfrozen[0], {"without a reference": iteration.dataset.rows}))
+
+
+def freeze(context: IterationContext, labels: DatasetRef, now: datetime) -> dict[str, str]:
+    """Freeze what the recipe's suites from traces lack, or have had for long enough. The suites that have no item and
+    only report, with the reasons. Raises ValueError for one that gates."""
+    store, evaluation = context.store, context.recipe.evaluation
+    sections = [each for each in evaluation.suites if isinstance(each, TracesSuite)]
+    lacking: dict[str, str] = {}
     withdraw(context)
     with shared_lock(store):
         for section in sections:
             newest = frozen.latest(store, section.name)
             if newest is None or _is_due(newest, section, store, now):
-                _freeze(context, section, drawable(context, section, labels), newest, now)
+                why = _freeze(context, section, drawable(context, section, labels), newest, now)
+                if why and section.name in evaluation.gating:
+                    raise ValueError(why)
+                if why:
+                    lacking[section.name] = why
+                    context.log(f"evaluation: {section.name} is not asked. {why}")
+    return lacking
 
 
 def withdraw(context: IterationContext) -> list[str]:
@@ -149,10 +188,12 @@ def withdraw(context: IterationContext) -> list[str]:
 
 def held_apart(context: IterationContext, labels: DatasetRef, now: datetime) -> HeldApart:
     """What the recipe's suites ask, pinned for the iteration: training sees none of it. Suites from traces that are due
-    are frozen first."""
-    freeze(context, labels, now)
-    asked = suites(context.store, context.recipe.evaluation)
-    pin(context.store, context.path(), asked)
+    are frozen first; an iteration with pins freezes nothing: earlier stages were cleaned of the suites of then."""
+    store, iteration = context.store, context.iteration
+    pinned = store.path(iteration.path(layout.SUITE_PINS)).exists()
+    left_out = not_asked(store, iteration) if pinned else freeze(context, labels, now)
+    asked = suites(store, context.recipe.evaluation, left_out)
+    pin(store, iteration.path(), asked, left_out)
     return HeldApart({each.name: each.texts() for each in asked if not each.generation}, prompts(asked))
 
 
@@ -172,7 +213,8 @@ def _is_due(newest: Frozen, section: TracesSuite, store: Store, now: datetime) -
 
 def _freeze(
     context: IterationContext, section: TracesSuite, source: Drawable, newest: Frozen | None, now: datetime
-) -> None:
+) -> str:
+    """Publish a generation; where there is nothing for one, and none before it, why."""
     golden = section.preset == "golden"
     used = () if golden else trained(context.store)
     clusters = cluster([*source.prompts, *(each.prompt for each in source.candidates), *used])
@@ -192,9 +234,7 @@ def _freeze(
     }
     left_out = {reason: count for reason, count in sorted(left_out.items()) if count}
     if not chosen:
-        if newest is not None and newest.items:
-            return  # it goes on being asked
-        raise ValueError(_nothing(section, left_out))
+        return "" if newest is not None and newest.items else _nothing(section, left_out)
     generation = Generation(
         number=number,
         frozen=now,
@@ -206,6 +246,7 @@ def _freeze(
     context.log(
         f"evaluation: {section.name}: generation {number} has {len(chosen)} items in {generation.clusters} clusters"
     )
+    return ""
 
 
 def _nothing(section: TracesSuite, left_out: Mapping[str, int]) -> str:
@@ -215,8 +256,8 @@ def _nothing(section: TracesSuite, left_out: Mapping[str, int]) -> str:
     else:
         cure = "Give traces a reference answer (metadata expected_answer)"
     return (
-        f"The suite {section.name} can be frozen from no row ({reasons}). {cure}, or take the suite out of "
-        "evaluation.suites."
+        f"The suite {section.name} can be frozen from no row ({reasons}). {cure}, or give it, and what judges its "
+        "answers, the role report."
     )
 
 

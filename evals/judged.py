@@ -115,7 +115,8 @@ def judge_suites(
     Raises ValueError, saying what to do, where a suite that gates needs a judge that has no endpoint or does not answer
     now: nothing is published then, and what was judged is not asked again.
     """
-    wanted, judge = plan.section.judged, plan.judge
+    over, judge = {each.suite.name: each for each in gathered}, plan.judge
+    wanted = [each for each in plan.section.judged if each.over in over]
     if not wanted:
         return ()
     try:
@@ -126,7 +127,6 @@ def judge_suites(
         refuse_lineage(judge, plan.models())
         with open_journal(store.path(layout.judgements(judge_id(judge))), JudgementLine) as journal:
             asking = _Asking(store, plan, judge, endpoint, journal, log)
-            over = {each.suite.name: each for each in gathered}
             return tuple(asking.evidence(each, over[each.over]) for each in wanted)
     except JudgeRefused as refusal:
         if isinstance(refusal, JudgeAway) and any(each.role != "report" for each in wanted):

@@ -3,6 +3,8 @@ champion."""
 
 from typing import Literal, NamedTuple
 
+from pydantic import Field
+
 from pipeline.core.iteration import Iteration
 from pipeline.core.locations import Uri
 from pipeline.core.storage import CheckpointRef, ModelRef, Record, digest_json
@@ -254,6 +256,8 @@ class EvalReport(Record):
     bundle: BundleRef
     judged: tuple[JudgedMeasurement, ...] = ()
     """Of the suites that are judged, in the recipe's order."""
+    not_asked: dict[str, str] = Field(default={})
+    """Suites that only report and had no item for this iteration, with the reasons."""
 
     def digest(self) -> str:
         """sha256 of the report, wherever its bundle and the models lie."""

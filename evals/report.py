@@ -2,7 +2,7 @@
 each had to clear, and for MLflow a table of the answers side by side, without what is a user's."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from markdown_it import MarkdownIt
@@ -60,6 +60,7 @@ def table(report: EvalReport, verdict: GateVerdict | None = None) -> str:
     """The report as Markdown: the verdict if there is one, then each suite's metrics and slices."""
     lines = [f"**{verdict.verdict}**", "", *_listed(verdict.reasons)] if verdict else []
     lines += ["No comparison:", "", *_listed(report.problems)] if report.problems else []
+    lines += _listed([f"not asked: {why}" for why in report.not_asked.values()])
     for suite in _suites(report):
         lines += [f"### {suite.title}", "", *([suite.about, ""] if suite.about else []), *_listed(suite.problems)]
         if suite.rows:
@@ -246,8 +247,10 @@ def _question(item: Item) -> str:
     return "\n".join(f"{message['role']}: {message['content']}" for message in shown(item.messages))
 
 
-def limits(section: Evaluation) -> str:
-    text = f"Asked: {', '.join(each.name for each in section.suites)}. "
-    if judged := [each.name for each in section.judged]:
+def limits(section: Evaluation, not_asked: Collection[str] = ()) -> str:
+    asked = [each.name for each in section.asked if each.name not in not_asked]
+    judged = [each.name for each in section.judged if each.over not in not_asked]
+    text = f"Asked: {', '.join([*asked, *judged])}. "
+    if judged:
         return f"{text}A judge compares the answers of {', '.join(judged)}: what it does not see, the verdict does not."
     return f"{text}Reward and evaluation share the verifier: what it cannot see, neither of them sees."

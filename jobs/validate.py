@@ -14,6 +14,7 @@ from typing import NamedTuple
 from assets.cluster import gate_refusals
 from assets.preflight import launch_faults
 from assets.resources import Deployment
+from evals.freezing import unfreezable
 from evals.suites import Suite, frozen, lines, suite
 from jobs.recipe_choice import add_recipe_arguments, recipe_choice
 from jobs.screen import GREEN, RED, paint
@@ -112,7 +113,9 @@ def _suites(recipe: Recipe, store: Store) -> Iterator[CheckedLine]:
     for each in section.asked:
         try:
             if isinstance(each, TracesSuite) and frozen.latest(store, each.name) is None:
-                yield fine(f"suite {each.name} ({each.role}): preference_dataset will freeze it")
+                if (why := unfreezable(store, each)) and each.name in section.gating:
+                    raise ValueError(why)
+                yield fine(f"suite {each.name} ({each.role}): {why or 'preference_dataset will freeze it'}")
             else:
                 asked.append(_suite(each, store, section.seed))
         except ValueError as error:

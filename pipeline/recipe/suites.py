@@ -271,6 +271,12 @@ class Evaluation(Section):
     def targets(self) -> tuple[SuiteSection | JudgedSuite, ...]:
         return tuple(each for each in self.suites if each.role == "target")
 
+    @property
+    def gating(self) -> frozenset[str]:
+        """Names of the suites with items on which a verdict rests, by their own role or by that of a judged suite."""
+        own = {each.name for each in self.asked if each.role != "report"}
+        return frozenset(own | {each.over for each in self.judged if each.role != "report"})
+
     def suite(self, name: str) -> SuiteSection:
         """The section of that name, which is one of those asked."""
         return next(each for each in self.asked if each.name == name)

@@ -164,3 +164,14 @@ def test_a_run_nobody_typed_reads_nothing_that_ends_later(
     assert [fault in text for text in texts] == [True, False]
     assert ["Nothing was read yet" in text for text in texts] == [True, False]
     assert not refused.success and not refused.events_for_node("reward_labels")
+
+
+@pytest.mark.slow
+def test_a_gate_without_references_ends_before_labels(tmp_path: Path, dagster_instance: dg.DagsterInstance) -> None:
+    suites = "evaluation.suites=[{kind: items, preset: arithmetic}, {kind: traces, preset: production, role: guard}]"
+    place = Place(tmp_path, dagster_instance, suites)
+    write(place.export, day_file(5), [observation(n, metadata={"user_consent": "true"}) for n in range(1, 6)])
+    failed = place.run()
+    assert not failed.success and not place.iterations()
+    told = str(failed.failure_data_for_node("traces"))
+    assert "The suite production can be frozen from no row (without a reference: 5)" in told

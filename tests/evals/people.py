@@ -12,15 +12,15 @@ from functools import partial
 from typing import Any
 
 from evals.evaluate import EvalServices, decide, evaluate
-from evals.freezing import freeze, prompts, withdraw
+from evals.freezing import held_apart, withdraw
 from evals.gate import GateVerdict
 from evals.records import EvalPlan
-from evals.suites import Suite, pin, suites
+from evals.suites import Suite, asked_by
 from pipeline.core.iteration import identify
 from pipeline.core.storage import CheckpointRef, ModelRef, Store
 from pipeline.recipe import Evaluation, Selection
 from pipeline.recipe.rewards import Verifier
-from pipeline.recipe.suites import TracesSuite
+from pipeline.recipe.suites import JudgedSuite, TracesSuite
 from pipeline.rewards.label import label_traces
 from pipeline.rewards.records import RewardLabels
 from pipeline.rewards.verifiers import Grade, VerifierTask
@@ -44,7 +44,7 @@ SUITE = TracesSuite(name="production", preset="production", role="target")
 CANDIDATE = ModelRef(uri="models/new", digest="new")
 
 
-def section_of(*listed: TracesSuite, **changes: Any) -> Evaluation:
+def section_of(*listed: TracesSuite | JudgedSuite, **changes: Any) -> Evaluation:
     values = {"max_standard_error": 0.5, "guard_margin": 0.3, "improvement_alpha": 0.05, "samples_per_item": 2}
     return Evaluation(suites=listed or (SUITE,), **{**values, **changes})
 
@@ -81,11 +81,10 @@ class People(Place):
     def select(self, work: IterationContext, now: datetime = NOW) -> tuple[PreferenceDataset, tuple[Suite, ...]]:
         """Labels, and what the asset `preference_dataset` does."""
         labels: RewardLabels = label_traces(work, None, ())
-        freeze(work, labels.dataset, now)
-        listed = suites(work.store, work.recipe.evaluation)
-        pin(work.store, work.path(), listed)
+        frozen = held_apart(work, labels.dataset, now).frozen
+        listed = asked_by(work.store, work.recipe.evaluation, work.iteration)
         consent = partial(consented, work.store, work.lake, work.iteration.dataset)
-        return build(work, labels.dataset, HeldApart({}, prompts(listed)), consent, Trust()), listed
+        return build(work, labels.dataset, HeldApart({}, frozen), consent, Trust()), listed
 
     def gate(self, work: IterationContext) -> GateVerdict:
         """What the assets `eval_report` and `gate_verdict` do."""

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from assets.records import LABELS
-from evals.freezing import SuiteCandidate, draw, withdraw
+from assets.records import LABELS, REPORT
+from evals.freezing import SuiteCandidate, draw, held_apart, refuse_without_references, suite_faults, withdraw
 from evals.gate import Verdict
+from evals.report import limits, table
 from evals.suites import frozen, suites
 from pipeline.core.iteration import Iteration
 from pipeline.core.storage import Store
-from pipeline.recipe.suites import TracesSuite
+from pipeline.recipe.suites import JudgedSuite, TracesSuite
 from pipeline.rewards import reviews
 from tests.evals.people import DAYS, SUITE, THINGS, USERS, People, asked, later, prompts_in, question, section_of
 
@@ -161,8 +162,29 @@ def test_an_unfrozen_suite_is_refused_with_what_to_do(tmp_path: Path) -> None:
 
 def test_a_window_without_references_is_refused(people: People) -> None:
     rows = [{**each, "reference": None} for each in rows_of(DAYS[0])]
-    with pytest.raises(ValueError, match=r"without a reference: 180\).*Give traces a reference answer"):
-        people.select(people.window(DAYS[0], rows, SECTION))
+    work = people.window(DAYS[0], rows, SECTION)
+    for refused in (lambda: refuse_without_references(work, work.iteration), lambda: people.select(work)):
+        with pytest.raises(ValueError, match=r"without a reference: 180\).*Give traces a reference answer"):
+            refused()
+    people.window(DAYS[0], rows_of(DAYS[0]), SECTION)
+    work = people.window(DAYS[0], rows_of(DAYS[0]), SECTION)
+    refuse_without_references(work, work.iteration)
+
+
+def test_a_report_without_an_item_is_not_asked(people: People) -> None:
+    golden = GOLDEN.model_copy(update={"role": "report"})
+    section = section_of(SUITE, golden, JudgedSuite(name="preference", over="golden"))
+    work = people.window(DAYS[0], rows_of(DAYS[0]), section)
+    _, asked_suites = people.select(work)
+    assert [each.name for each in asked_suites] == ["production"]
+    reviewed(people)
+    held_apart(work, LABELS.read(people.store, work.iteration.id).dataset, later(1))
+    assert frozen.latest(people.store, "golden") is None, "the samples were cleaned of the suites of then"
+    assert people.gate(work).verdict is Verdict.PASS
+    report = REPORT.read(people.store, work.iteration.id)
+    assert (list(report.not_asked), report.judged) == (["golden"], ())
+    assert "not asked: The suite golden can be frozen from no row" in table(report)
+    assert limits(section, report.not_asked).startswith("Asked: production. ")
 
 
 def test_a_changed_generation_is_refused(people: People) -> None:
@@ -216,3 +238,9 @@ def test_a_golden_suite_asks_what_people_have_answered(people: People) -> None:
 def test_without_answers_a_golden_suite_is_refused(people: People) -> None:
     with pytest.raises(ValueError, match=r"golden can be frozen from no row .*Fill in the column reference"):
         people.select(people.window(DAYS[0], rows_of(DAYS[0]), section_of(GOLDEN)))
+    report = GOLDEN.model_copy(update={"role": "report"})
+    judged = JudgedSuite(name="preference", over="golden", role="guard")
+    for listed, faults in (((GOLDEN,), 1), ((SUITE, report), 0), ((SUITE, report, judged), 1)):
+        assert len(suite_faults(people.store, section_of(*listed))) == faults
+    reviewed(people)
+    assert suite_faults(people.store, section_of(GOLDEN)) == []
