@@ -21,7 +21,7 @@ from pipeline.recipe.rollout import Rollout
 from pipeline.recipe.section import Line, Operational, Section, settings
 from pipeline.recipe.selection import Samples, Selection
 from pipeline.recipe.suites import Evaluation
-from pipeline.recipe.traces import Traces
+from pipeline.recipe.traces import RowsSource, Traces
 from pipeline.recipe.training import (
     Checkpoints,
     Distribution,
@@ -98,6 +98,15 @@ class Recipe(Section):
             raise ValueError(
                 "traces.source is a set of prompts without answers, and nothing draws any. Add a section samples, such "
                 "as samples: {prompts: 512, per_prompt: 8}."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _given_rewards_are_read(self) -> Recipe:
+        source, key = self.traces.source, self.rewards.given_key
+        if isinstance(source, RowsSource) and key and key not in source.fields.metadata:
+            raise ValueError(
+                f"rewards.given_key is {key}, and traces.source.fields.metadata does not keep that column. Add it."
             )
         return self
 

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 
+from pipeline.core.storage import digest_json
 from pipeline.recipe.custom import CustomCode
 from pipeline.recipe.section import Operational, Section, Share
 
@@ -121,6 +122,46 @@ class PromptsSource(Section):
     """Which fields hold what."""
 
 
+class RowFields(Section):
+    """Which columns hold what. The usual names are those of seed 002."""
+
+    prompt: str = "input"
+    """What was asked: a text, or messages in any form that the other sources have."""
+    completion: str = "output"
+    """What was answered."""
+    user: str | None = None
+    """Whose row it is: what erasure looks for. null: the rows are nobody's."""
+    time: str | None = None
+    """When it was answered; null, and where a row has none: `day`."""
+    metadata: tuple[str, ...] = ()
+    """What is kept as metadata: a reward (`rewards.given_key`), consent (`traces.consent_key`), `expected_answer`."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(filter(None, (self.prompt, self.completion, self.user, self.time, *self.metadata)))
+
+
+class RowsSource(Section):
+    """Prompts with their answers in Parquet files, several rows for a prompt that was answered several times."""
+
+    kind: Literal["rows"] = "rows"
+    uri: str
+    """A file, or a folder or bucket prefix above files: a local path, or `s3://bucket/prefix`."""
+    licence: Annotated[str, Field(min_length=1)]
+    """Licence under which the rows may be trained on: it stands in the metadata of each."""
+    consent: Literal[True] | None = None
+    """`true`: a person declares that licence and users allow training on every row. null: each row says it itself."""
+    day: date
+    """The day of rows without a time of their own. Retention counts from it."""
+    fields: RowFields = RowFields()
+    """Which columns hold what."""
+
+    @property
+    def identity(self) -> str:
+        """Digest of what decides the rows that files become."""
+        return digest_json(self.model_dump(mode="json", exclude={"uri"}))
+
+
 class CustomSource(CustomCode):
     """Traces in a format of your own, read by a class of your own."""
 
@@ -132,7 +173,14 @@ class CustomSource(CustomCode):
 Attribution = Literal["promoted", "model", "none"]
 Answers = Literal["each", "last"] | tuple[str, ...]
 SourceSection = (
-    DemoSource | ExportSource | PostgresTableSource | LangfuseApiSource | MlflowSource | PromptsSource | CustomSource
+    DemoSource
+    | ExportSource
+    | PostgresTableSource
+    | LangfuseApiSource
+    | MlflowSource
+    | PromptsSource
+    | RowsSource
+    | CustomSource
 )
 
 
@@ -239,9 +287,9 @@ class Traces(Section):
     @property
     def reader(self) -> str:
         """What reads the source; the embedded production writes a Langfuse export. Of custom code also its digest and
-        its options: what other code read has to be read again."""
-        if isinstance(self.source, CustomSource):
-            return f"custom {self.source.identity[:16]}"
+        its options, of rows the section: what was read in another way has to be read again."""
+        if isinstance(self.source, CustomSource | RowsSource):
+            return f"{self.source.kind} {self.source.identity[:16]}"
         return "langfuse_export" if self.source.kind == "demo" else self.source.kind
 
     @property

@@ -9,7 +9,7 @@ from pipeline.rewards.records import ABSENT, COMPONENTS, DOES_NOT_APPLY, Finding
 from pipeline.rewards.rules import measure
 from pipeline.rewards.verifiers import Grade, VerifierTask
 
-Profile = Literal["verified", "rated", "judged", "fresh"]
+Profile = Literal["verified", "rated", "judged", "fresh", "given"]
 
 
 class Reward(NamedTuple):
@@ -30,8 +30,11 @@ class Reward(NamedTuple):
         return {name: reason for name, reason in silent.items() if reason != ABSENT}
 
 
-def profile_of(reference: str | None, rated: bool, fresh: bool) -> Profile:
-    """Which weights a completion is scored by. `rated`: it has feedback that counts; `fresh`: it was drawn just now."""
+def profile_of(reference: str | None, rated: bool, fresh: bool, given: bool = False) -> Profile:
+    """Which weights a completion is scored by. `rated`: it has feedback that counts; `fresh`: it was drawn just now;
+    `given`: it brings its reward."""
+    if given:
+        return "given"
     if reference:
         return "verified"
     if fresh:
@@ -47,8 +50,13 @@ def weights_of(profile: Profile, settings: Rewards) -> Weights:
 def compose(
     findings: Mapping[str, Finding], profile: Profile, settings: Rewards, min_weight: float = Rewards.min_weight
 ) -> Reward:
-    """The reward of one completion. A component that is not in `findings` does not apply."""
+    """The reward of one completion. A component that is not in `findings` does not apply. `given` in it is a reward
+    that is taken as it stands."""
     all_findings = {name: findings.get(name, DOES_NOT_APPLY) for name in COMPONENTS}
+    if profile == "given":
+        given = findings[profile]
+        weighed = {profile: 1.0} if given.value is not None else {}
+        return Reward(given.value, given.reason, profile, weighed, all_findings)
     weights = weights_of(profile, settings)
     wanted = {name: weight for name in COMPONENTS if (weight := getattr(weights, name)) > 0}
     applying = {name: weight for name, weight in wanted.items() if all_findings[name].reason != ABSENT}

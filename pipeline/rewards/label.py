@@ -232,6 +232,8 @@ def _label(
     verdict, custom = lines.get("verifier"), lines.get("custom")
     paid = [line for source, line in lines.items() if source != "verifier"]
     findings = {"feedback": sample.feedback, **others}
+    if sample.given is not None:
+        findings["given"] = sample.given
     if verdict is not None:
         grade = Grade(Outcome(verdict.outcome), verdict.answer)
         findings |= verified(sample.task, grade, part.settings, sample.latency_s)

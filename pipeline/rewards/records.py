@@ -46,7 +46,7 @@ LABELS = pa.schema(
         *((name, pa.float64()) for name in LOGGED),
         ("final_reward", pa.float64()),
         ("reason", pa.string()),  # why there is no final_reward; "" for a label
-        ("profile", pa.string()),  # verified, rated or judged: which weights
+        ("profile", pa.string()),  # verified, rated or judged: which weights; given: the trace brings its reward
         ("weights", pa.string()),  # JSON: the renormalised weight of each component with a value
         ("missing", pa.string()),  # JSON: component to reason, of those that should have spoken
         ("verifier_version", pa.string()),

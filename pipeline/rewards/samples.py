@@ -31,6 +31,8 @@ COLUMNS = (
 KINDS = frozenset(get_args(VerifierKind))
 UNKNOWN = "unknown"
 """A kind of check that a trace names and nobody knows."""
+UNLABELLED = "given_null"
+"""Why a trace that could bring its reward has no label: it brings a null."""
 
 
 class RewardSample(NamedTuple):
@@ -56,16 +58,19 @@ class RewardSample(NamedTuple):
     a prompt that nobody has answered; "" for any other."""
     fresh: bool = False
     """Drawn now, and not what production answered."""
+    given: Finding | None = None
+    """The reward that the trace brings; None where the recipe names no key of one."""
     metadata: str = "{}"
     """The trace's own, as a JSON object."""
 
     @property
     def profile(self) -> Profile:
-        return profile_of(self.reference, self.feedback.value is not None, self.fresh)
+        return profile_of(self.reference, self.feedback.value is not None, self.fresh, self.given is not None)
 
     def answered(self, completion: str) -> RewardSample:
         """The same question with a fresh completion, of which nobody has said anything yet."""
-        return self._replace(completion=completion, latency_s=None, feedback=DOES_NOT_APPLY, unscored="", fresh=True)
+        unknown = {"latency_s": None, "feedback": DOES_NOT_APPLY, "given": None}
+        return self._replace(completion=completion, unscored="", fresh=True, **unknown)
 
     @property
     def task(self) -> VerifierTask:
@@ -87,7 +92,8 @@ class RewardSample(NamedTuple):
 def samples(
     rows: Iterable[Mapping[str, Any]], opinions: Mapping[tuple[str, str], Finding], settings: Rewards
 ) -> list[RewardSample]:
-    """The rows as they are scored. `rows` have the governed table's COLUMNS."""
+    """The rows as they are scored. `rows` have the governed table's COLUMNS. Raises ValueError for a given reward
+    outside [0, 1]."""
     return [_sample(row, opinions, settings) for row in rows]
 
 
@@ -115,7 +121,23 @@ def _sample(row: Mapping[str, Any], opinions: Mapping[tuple[str, str], Finding],
         kind=kind if kind in KINDS else UNKNOWN,
         feedback=opinions.get((row["trace_id"], row["observation_id"]), DOES_NOT_APPLY),
         unscored=unscored if is_whole(row["messages"], row["tool_calls"]) else UNSHOWABLE,
+        given=_given(metadata, settings.given_key, row["trace_id"]) if settings.given_key else None,
         metadata=json.dumps(metadata, ensure_ascii=False, sort_keys=True) if settings.custom else "{}",
+    )
+
+
+def _given(metadata: Mapping[str, Any], key: str, trace: str) -> Finding:
+    """Raises ValueError for what is none: another scale is not guessed at."""
+    value = metadata.get(key)
+    if value is None or value == "":
+        return Finding(None, UNLABELLED)
+    with suppress(TypeError, ValueError):
+        if not isinstance(value, bool) and 0 <= (reward := float(value)) <= 1:
+            return Finding(reward)
+    shown = f"{str(value)[:40]!r} under {key} (rewards.given_key)"
+    raise ValueError(
+        f"The trace {trace} brings the reward {shown}, which is no number from 0 to 1. Write rewards on that scale, "
+        "and null where there is none."
     )
 
 

@@ -17,7 +17,7 @@ ENOUGH_REVIEWS = 100
 """Fewer leave an interval of 0.1 and more at any noise that DPO bears."""
 ASSUMED_RIGHT = Estimate(value=0.0, low=0.0, high=0.0, n=0)
 
-_SOURCE = {"verified": "verifier", "rated": "feedback", "judged": "judge"}
+_SOURCE = {"verified": "verifier", "rated": "feedback", "judged": "judge", "given": "given"}
 
 
 class Trust(Record):
@@ -54,6 +54,9 @@ def noise_sources(
         elif source == "judge":
             noise = _audit(groups, lambda row: row.judge, settings)
             known_from = f"the verifier on {noise.n:,} prompts that the judge scored"
+        elif source == "given":
+            noise = _audit(groups, lambda row: row.final_reward if row.profile == "given" else None, settings)
+            known_from = f"the verifier on {noise.n:,} prompts whose answers bring their reward"
         sources[source] = NoiseSource(share=number / (2 * len(pairs)), noise=noise, known_from=known_from)
     return sources
 

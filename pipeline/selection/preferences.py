@@ -104,7 +104,7 @@ def build(
         on_scores = settings.method != "auto" and METHODS[settings.method].forced_on_scores
         candidates = pairs(trained if on_scores else _trusted(trained), settings)
         kept = cap_principals(candidates, settings.max_principal_share, settings.max_tenant_share)
-        rated, unclear = thumbs(trained)
+        rated, unclear = thumbs(trained, settings)
         liked_or_not = cap_principals(rated, settings.max_principal_share, settings.max_tenant_share)
         best = winners(trained)
         stats = prompt_stats(trained, settings)

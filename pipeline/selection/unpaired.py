@@ -1,5 +1,6 @@
-"""What teaches without pairs: thumbs, which are logged answers that people clearly liked or did not; winners, the best
-of a prompt's fresh samples (best of k, arXiv 2304.06767); and whether the scorers of samples agree."""
+"""What teaches without pairs: thumbs, which are logged answers that people clearly liked or did not, or that bring a
+reward on a clear side; winners, the best of a prompt's fresh samples (best of k, arXiv 2304.06767); and whether the
+scorers of samples agree."""
 
 from collections.abc import Mapping, Sequence
 from itertools import permutations
@@ -8,6 +9,7 @@ from typing import NamedTuple
 
 from pipeline.core.estimate import UNKNOWN, Estimate, mean
 from pipeline.core.storage import Record
+from pipeline.recipe import Selection
 from pipeline.recipe.rewards import Weights
 from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.selection.pairing import LabelledRow
@@ -27,15 +29,25 @@ class RatedAnswer(NamedTuple):
         return (self.row,)
 
 
-def thumbs(groups: Mapping[str, Sequence[LabelledRow]]) -> tuple[list[RatedAnswer], int]:
+def thumbs(groups: Mapping[str, Sequence[LabelledRow]], settings: Selection) -> tuple[list[RatedAnswer], int]:
     """The thumbs, and the number of rated rows that make none: unclear, without text, or with masked personal data."""
-    rated = [(row, row.feedback) for group in groups.values() for row in group if row.feedback is not None]
+    rated = [(row, value) for group in groups.values() for row in group if (value := _rating(row)) is not None]
     clear = [
         RatedAnswer(row, value > 0.5, 2 * abs(value - 0.5))
         for row, value in rated
-        if abs(value - 0.5) >= CLEAR - 1e-9 and row.completion.strip() and not is_masked(row.completion)
+        if _is_clear(row, value, settings) and row.completion.strip() and not is_masked(row.completion)
     ]
     return clear, len(rated) - len(clear)
+
+
+def _rating(row: LabelledRow) -> float | None:
+    return row.final_reward if row.profile == "given" else row.feedback
+
+
+def _is_clear(row: LabelledRow, value: float, settings: Selection) -> bool:
+    if row.profile == "given":  # on the sides of a pair's rewards
+        return value >= settings.chosen_min or value < settings.rejected_max
+    return abs(value - 0.5) >= CLEAR - 1e-9
 
 
 class Winner(NamedTuple):

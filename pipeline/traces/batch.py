@@ -37,7 +37,7 @@ class BatchBuilder:
         fields = ("consent", "region", "confidential", "reference", "finish")
         self._file = file
         self._answers: Answers = settings.answers
-        self._declared = "true" if settings.source.kind == "prompts" else None
+        self._declared = "true" if getattr(settings.source, "consent", None) else None
         # Two fields may not share a key: a recipe that names one key twice reads it twice through an alias.
         self._picks = dict(zip(fields, names, strict=True))
         unique = list(dict.fromkeys(names))
@@ -85,7 +85,7 @@ class BatchBuilder:
             "source_file": pa.repeat(self._file, len(traces)),
             "content_key": pa.array(_content_keys(values), pa.binary(16)),
             "finish_reason": pc.coalesce(_text(picked["finish"]), _column(values["finish_reason"], pa.string())),
-            # A prompt set has no users: the recipe declares once what they would have said of each row.
+            # A set may have no users: the recipe declares once what they would have said of each row.
             "consent_said": _text([self._declared] * len(traces) if self._declared else picked["consent"]),
             "region_said": _text(picked["region"]),
             "confidential_said": _text(picked["confidential"]),

@@ -9,6 +9,7 @@ from pipeline.traces.sources.langfuse_api import LangfuseApi
 from pipeline.traces.sources.langfuse_export import LangfuseExport
 from pipeline.traces.sources.mlflow_traces import MlflowTraces
 from pipeline.traces.sources.otel import Otel
+from pipeline.traces.sources.parquet_rows import ParquetRows
 from pipeline.traces.sources.prompts import Prompts
 from pipeline.traces.sources.protocol import Address, Digest, Source, SourcePart
 
@@ -54,6 +55,8 @@ def open_source(address: Address) -> Source:
             return MlflowTraces(uri, section)
         case "prompts":
             return Prompts(uri, section)
+        case "rows":
+            return ParquetRows(uri, section)
         case "custom":
             return create(section, uri)
         case kind:

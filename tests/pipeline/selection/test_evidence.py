@@ -94,6 +94,12 @@ def test_judge_noise_is_known_from_the_verifier() -> None:
     assert evidence(unaudited).label_noise.value is None
 
 
+def test_noise_of_given_rewards_is_known_from_the_verifier() -> None:
+    rows = [r._replace(profile="given") for p in range(100) for r in (row(f"g{p}", "a"), wrong(f"g{p}", "b"))]
+    assert evidence(rows).noise_sources["given"].noise == share(0, 100)
+    assert evidence([r._replace(correct=None) for r in rows]).label_noise.value is None
+
+
 def test_people_replace_the_audit_once_they_have_reviewed_enough() -> None:
     rows = [rated(str(p), str(i), 0.75 if i == 0 else 0.25) for p in range(50) for i in range(4)]
     assert evidence(rows, Trust(human=share(5, 99))).label_noise.value is None

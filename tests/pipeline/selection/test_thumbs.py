@@ -40,7 +40,7 @@ def table(dataset: PreferenceDataset) -> list[dict[str, object]]:
 
 
 def evidence(rows: list[LabelledRow]) -> Evidence:
-    return measure(rows, [], Trust(), SETTINGS, thumbs(by_prompt(rows))[0])
+    return measure(rows, [], Trust(), SETTINGS, thumbs(by_prompt(rows), SETTINGS)[0])
 
 
 @pytest.mark.parametrize(
@@ -58,10 +58,18 @@ def evidence(rows: list[LabelledRow]) -> Evidence:
     ],
 )
 def test_a_rating_makes_a_thumb_where_it_is_clear(value: float | None, label: bool | None) -> None:
-    clear, unclear = thumbs(by_prompt([rated("a", value)]))
+    clear, unclear = thumbs(by_prompt([rated("a", value)]), SETTINGS)
     assert [thumb.liked for thumb in clear] == ([] if label is None else [label])
-    assert thumbs(by_prompt([rated("a", value, completion="Call [PHONE]")]))[0] == []
+    assert thumbs(by_prompt([rated("a", value, completion="Call [PHONE]")]), SETTINGS)[0] == []
     assert unclear == (label is None and value is not None)
+
+
+@pytest.mark.parametrize(("reward", "label"), [(0.7, True), (0.49, False), (0.5, None), (0.69, None), (None, None)])
+def test_a_given_reward_makes_a_thumb_on_a_pairs_sides(reward: float | None, label: bool | None) -> None:
+    given = row("a", reward, **{**OPEN, "profile": "given"})
+    clear, unclear = thumbs(by_prompt([given]), SETTINGS)
+    assert [thumb.liked for thumb in clear] == ([] if label is None else [label])
+    assert unclear == (label is None and reward is not None)
 
 
 @pytest.mark.parametrize("completion", ["", " \n "])
