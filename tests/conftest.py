@@ -156,10 +156,11 @@ def _hear_sigterm(when: str) -> None:
 
 @pytest.fixture(scope="session")
 def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator["ForkServer"]:
-    """Has imported the trainer and the sampler: what it forks costs no more than it does."""
+    """Has imported the trainer and the sampler, once for all workers: what it forks costs no more than it does."""
     from .fork_server import ForkServer
 
-    with ForkServer(tmp_path_factory.mktemp("fork_server") / "output.log") as server:
+    output = tmp_path_factory.mktemp("fork_server") / "output.log"
+    with ForkServer(output, _for_all_workers(tmp_path_factory) / "fork_server.sock") as server:
         yield server
 
 

@@ -4,6 +4,7 @@ They take up to nine seconds of a core, and a short training takes less. What is
 the same arguments, environment and directory, in a process of its own that can be signalled and killed.
 """
 
+import fcntl
 import json
 import os
 import random
@@ -12,8 +13,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace, TracebackType
@@ -26,6 +28,7 @@ from tests.processes import is_alive
 
 ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "DISABLE_MLFLOW_INTEGRATION": "TRUE"}
 """As the entry points set it, for what is imported here."""
+SLOT = "pipeline.serving.slot_server"
 
 
 class Attempt(NamedTuple):
@@ -81,35 +84,43 @@ class ForkedProcess:
 
 
 class ForkServer:
-    """Forks what `python -m MODULE ARGUMENTS` would run. `output` collects what the trainers of `attempt` print."""
+    """Forks what `python -m MODULE ARGUMENTS` would run. `output` collects what the trainers of `attempt` print.
 
-    def __init__(self, output: Path) -> None:
+    The process behind it is of all workers that name the same `address`, a path for its socket: the first one starts
+    it, and it ends with the last one.
+    """
+
+    def __init__(self, output: Path, address: Path) -> None:
         output.parent.mkdir(parents=True, exist_ok=True)
         self.output, self._before = output, 0
-        self._socket, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.fork_server", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                env={**os.environ, "OMP_NUM_THREADS": "1", **ENVIRONMENT},
-                cwd=Path(__file__).parent.parent,
-            )
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket, self._asking = socket.socket(socket.AF_UNIX), threading.Lock()
+        with address.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if self._socket.connect_ex(str(address)):  # nobody listens there
+                self._process = _start(address)
+                self._socket.connect(str(address))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._socket.close()
-        self._process.wait()
+        if self._process is not None:
+            self._process.wait()
 
-    def popen(self, command: Sequence[str], stdin: Any = None, stderr: Any = None, **more: Any) -> Any:
-        """What `subprocess.Popen` makes of it, with a pipe of text for its output, and for its input where asked."""
-        if command[2] == "pipeline.core.processes":  # a server, with nothing to import
-            return subprocess.Popen(command, stdin=stdin, stderr=stderr, **more)
-        ours, theirs = os.pipe()
+    def popen(
+        self, command: Sequence[str], stdin: Any = None, stdout: Any = None, stderr: Any = None, **more: Any
+    ) -> Any:
+        """What `subprocess.Popen` makes of it; its output goes to the given file or to a pipe of text, and its input
+        comes from a pipe where asked. A slot is forked without its watcher: it ends with who started it anyway."""
+        if command[2] == "pipeline.core.processes" and SLOT not in command:  # a server that is not imported here
+            return subprocess.Popen(command, stdin=stdin, stdout=stdout, stderr=stderr, **more)
+        ours, theirs = os.pipe() if stdout in (None, subprocess.PIPE) else (None, os.dup(stdout.fileno()))
         read, write = os.pipe() if stdin == subprocess.PIPE else (os.open(os.devnull, os.O_RDONLY), None)
         errors = os.dup(theirs if stderr in (None, subprocess.STDOUT) else stderr.fileno())
-        return ForkedProcess(ours, self._fork(command, theirs, errors, read), write)
+        unwatched = command[command.index(SLOT) - 2 :] if SLOT in command else command
+        return ForkedProcess(ours, self._fork(unwatched, theirs, errors, read, more.get("env")), write)
 
     def attempt(self, plan: Path, sent: signal.Signals | None = None, after_s: float = 0.0, at: str = "") -> Attempt:
         """Run the trainer once; with `sent`, send it that signal, if it still runs.
@@ -130,7 +141,14 @@ class ForkServer:
         """What the newest attempt has printed, up to now."""
         return self.output.read_bytes()[self._before :].decode(errors="replace") if self.output.exists() else ""
 
-    def _fork(self, command: Sequence[str], output: int, errors: int | None = None, input: int | None = None) -> int:
+    def _fork(
+        self,
+        command: Sequence[str],
+        output: int,
+        errors: int | None = None,
+        input: int | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> int:
         """The descriptor that the new process's pid and exit code come from; those given are closed here."""
         streams = [
             os.open(os.devnull, os.O_RDONLY) if input is None else input,
@@ -140,10 +158,12 @@ class ForkServer:
         python, minus_m, *argv = command
         assert (python, minus_m) == (sys.executable, "-m"), command
         ours, theirs = os.pipe()
-        asked = {"argv": argv, "parent": os.getpid(), "cwd": str(Path.cwd()), "environment": dict(os.environ)}
+        given = dict(os.environ if environment is None else environment)
+        asked = {"argv": argv, "parent": os.getpid(), "cwd": str(Path.cwd()), "environment": given}
         message = json.dumps(asked).encode()
-        socket.send_fds(self._socket, [len(message).to_bytes(4, "big")], [*streams, theirs])
-        self._socket.sendall(message)
+        with self._asking:
+            socket.send_fds(self._socket, [len(message).to_bytes(4, "big")], [*streams, theirs])
+            self._socket.sendall(message)
         for each in (*streams, theirs):
             os.close(each)
         return ours
@@ -174,33 +194,67 @@ def adapter_of(plan: Path) -> str:
     return digest_file(plan.parent / "adapter" / "adapter_model.safetensors")
 
 
-def _serve(descriptor: int) -> None:
+def _start(address: Path) -> subprocess.Popen[bytes]:
+    address.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(address))
+        listener.listen()
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.fork_server", str(listener.fileno()), str(address)],
+            pass_fds=[listener.fileno()],
+            env={**os.environ, "OMP_NUM_THREADS": "1", **ENVIRONMENT},
+            cwd=Path(__file__).parent.parent,
+        )
+
+
+def _serve(descriptor: int, address: Path) -> None:
     """Each request gets a process that forks the one asked for, and tells its pid and then its exit code."""
-    from pipeline.core.processes import die_with_parent
     from pipeline.serving import __main__ as sampler
+    from pipeline.serving import slot_server
     from pipeline.training import worker
 
-    die_with_parent()
-    assert worker is not None and sampler is not None, "imported for their imports"
+    assert None not in (worker, sampler, slot_server), "imported for their imports"
     monitors: set[int] = set()
-    with socket.socket(fileno=descriptor) as control:
-        while True:
-            header, descriptors, _, _ = socket.recv_fds(control, 4, 4)
+    listener = socket.socket(fileno=descriptor)
+    clients = [listener.accept()[0]]
+    while clients:
+        for ready in select.select([listener, *clients], [], [])[0]:
+            if ready is listener:
+                clients.append(listener.accept()[0])
+                continue
             monitors -= {pid for pid in monitors if os.waitpid(pid, os.WNOHANG)[0]}
-            if not header:
-                return
-            wanted, message = int.from_bytes(header, "big"), b""
-            while len(message) < wanted:
-                message += control.recv(wanted - len(message))
-            monitor = os.fork()
-            if monitor == 0:
-                control.close()
-                die_with_parent()
-                _monitor(json.loads(message), *descriptors)
-                os._exit(0)
-            monitors.add(monitor)
-            for each in descriptors:
-                os.close(each)
+            if (monitor := _monitored(ready, [listener, *clients])) is not None:
+                monitors.add(monitor)
+            else:
+                clients.remove(ready)
+                ready.close()
+        if not clients:
+            address.unlink(missing_ok=True)
+            if select.select([listener], [], [], 0)[0]:  # who came just before that
+                clients.append(listener.accept()[0])
+
+
+def _monitored(client: socket.socket, sockets: Sequence[socket.socket]) -> int | None:
+    """The pid of the process that does what the client asks for next; None when the client has ended. `sockets`: what
+    that process must not hold open."""
+    from pipeline.core.processes import die_with_parent
+
+    header, descriptors, _, _ = socket.recv_fds(client, 4, 4)
+    if not header:
+        return None
+    wanted, message = int.from_bytes(header, "big"), b""
+    while len(message) < wanted:
+        message += client.recv(wanted - len(message))
+    monitor = os.fork()
+    if monitor == 0:
+        for each in sockets:
+            each.close()
+        die_with_parent()
+        _monitor(json.loads(message), *descriptors)
+        os._exit(0)
+    for each in descriptors:
+        os.close(each)
+    return monitor
 
 
 def _monitor(asked: dict[str, Any], input: int, output: int, errors: int, reply: int) -> None:
@@ -250,4 +304,4 @@ def _exit(code: int) -> None:
 
 
 if __name__ == "__main__":
-    _serve(int(sys.argv[1]))
+    _serve(int(sys.argv[1]), Path(sys.argv[2]))

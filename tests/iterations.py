@@ -18,6 +18,7 @@ from .loop import deployment, forked, instance, run_loop
 
 FEW = (
     "training.grpo.steps=2",
+    "training.grpo.prompts_per_step=4",
     "training.validation.every_steps=2",
     "evaluation.suites.0.items=60",
     "evaluation.max_standard_error=0.2",

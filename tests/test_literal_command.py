@@ -70,7 +70,7 @@ def kill(words: list[str]) -> Callable[[int], None]:
 
 def killed_once(folder: Path, tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> list[str]:
     """Launch with the trainer killed on the way, and compare the adapter; what the command printed."""
-    code, printed = launch(folder, at="step 5/8", act=kill(["-m", "pipeline.training"]))
+    code, printed = launch(folder, at="step 5/6", act=kill(["-m", "pipeline.training"]))
     assert code == 0, printed
     assert any("resuming at step-000004" in line for line in printed)  # the step, retried by itself
     for words in (("traces", "started"), ("policy_checkpoint", "started"), ("canary", "done")):
@@ -102,18 +102,3 @@ def test_a_killed_trainer_changes_nothing(
     assert files_with_a_secret(folder) == []
     assert {p.name for p in folder.iterdir()} == {"dagster.yaml", ".env", ".dagster", "data"}
     assert list(folder.with_name("home").iterdir()) == []
-
-
-@pytest.mark.slow
-def test_a_broken_recipe_fails_with_the_reason(folder: Path) -> None:
-    (folder / "data").mkdir()
-    done = subprocess.run(
-        COMMAND,
-        cwd=folder,
-        env=environment(folder, folder / "data", ["training.grpo.stepz=1"]),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert "training.grpo.stepz: there is no such field" in done.stdout + done.stderr

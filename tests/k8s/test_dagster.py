@@ -26,6 +26,7 @@ from pipeline.recipe.pinning import pin
 from pipeline.recipe.suites import ItemsSuite
 from pipeline.traces.records import GovernedTraces
 from pipeline.training.result import Goodput, Health, TrainingResult
+from tests.fork_server import ForkServer
 from tests.pipeline.training.plans import folder, make_plan
 
 from .evaluations import SECTION, noisy, published, task
@@ -58,7 +59,9 @@ def begin(store: Store, iteration: Iteration) -> None:
 
 
 @pytest.mark.slow
-def test_the_training_asset_runs_on_the_recipes_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_training_asset_runs_on_the_recipes_cluster(
+    tmp_path: Path, fork_server: ForkServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A real trainer as the pod of its gang, evicted after its first checkpoint and started again."""
     store, plan = make_plan(tmp_path / "data")
     dataset = DatasetRef(uri="d", rows=1, digest="d")
@@ -72,7 +75,7 @@ def test_the_training_asset_runs_on_the_recipes_cluster(tmp_path: Path, monkeypa
     assert isinstance(suite, ItemsSuite)
     ensure_suite(store, suite, deployment.recipe().evaluation.seed)
     checkpoints = folder(store, plan) / "checkpoints"
-    with Processes(tmp_path, evict=lambda: any(checkpoints.glob("step-*"))) as world:
+    with Processes(tmp_path, fork_server, evict=lambda: any(checkpoints.glob("step-*"))) as world:
         shown, logged, tag = materialized(world, "policy_checkpoint", deployment, monkeypatch)
     assert world.evicted and tag == plan.iteration
     assert (shown["steps"], shown["record"]["attempts"]) == (6, 2)
@@ -86,7 +89,9 @@ def test_the_training_asset_runs_on_the_recipes_cluster(tmp_path: Path, monkeypa
 
 @pytest.mark.variant
 @pytest.mark.slow
-def test_the_evaluation_asset_runs_on_the_recipes_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_evaluation_asset_runs_on_the_recipes_cluster(
+    tmp_path: Path, fork_server: ForkServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = Store(tmp_path / "data")
     plan = published(store, noisy(tmp_path / "candidate"))
     iteration = plan.iteration
@@ -103,7 +108,7 @@ def test_the_evaluation_asset_runs_on_the_recipes_cluster(tmp_path: Path, monkey
     deployment = Deployment(recipe_path=EMBEDDED, overrides=given)
     pin(store, iteration, deployment.recipe())
     evaluation_pin(store, iteration.path(), suites(store, SECTION))
-    with Processes(tmp_path, evict=lambda: False) as world:
+    with Processes(tmp_path, fork_server, evict=lambda: False) as world:
         shown, logged, tag = materialized(world, "eval_report", deployment, monkeypatch)
     report = store.read(iteration.path(EVAL_REPORT), EvalReport)
     assert report is not None and shown["record"]["bundle"]["digest"] == report.bundle.digest

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -25,6 +24,7 @@ from pipeline.core.storage import CheckpointRef, Store, model_ref
 from pipeline.recipe import Kubernetes
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import TrainingResult
+from tests.fork_server import ForkedProcess, ForkServer
 
 from .fake_api import Answer, FakeApi, Key, Object, key_of
 
@@ -189,15 +189,15 @@ class World(FakeApi):
 
 
 class Processes(World):
-    """The one pod of a JobSet as a child process. `evict`: sends SIGTERM once, as soon as this is true.
+    """The one pod of a JobSet as a process that `server` forks. `evict`: sends SIGTERM once, as soon as this is true.
 
     A pod that ends with 143 is started again, as the JobSet's failure policy has it.
     """
 
-    def __init__(self, folder: Path, evict: Callable[[], bool]) -> None:
+    def __init__(self, folder: Path, server: ForkServer, evict: Callable[[], bool]) -> None:
         super().__init__()
-        self._folder, self._evict, self._starts = folder, evict, 0
-        self._child: subprocess.Popen[bytes] | None = None
+        self._folder, self._server, self._evict, self._starts = folder, server, evict, 0
+        self._child: ForkedProcess | None = None
         self.evicted = False
 
     def __exit__(self, *_: object) -> None:
@@ -240,7 +240,5 @@ class Processes(World):
         env = {each["name"]: each["value"] for each in container["env"] if "value" in each}
         command = [sys.executable, *container["command"][1:]]
         with (self._folder / f"{self._starts}.log").open("wb") as output:
-            self._child = subprocess.Popen(
-                command, env=os.environ | env, stdout=output, stderr=subprocess.STDOUT, cwd=Path(__file__).parents[2]
-            )
+            self._child = self._server.popen(command, env=os.environ | env, stdout=output)
         self.change(self.key(gang), status={"restarts": self._starts - 1, "replicatedJobsStatus": [{"ready": 1}]})

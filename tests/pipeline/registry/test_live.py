@@ -1,12 +1,12 @@
-"""Metrics of a training that goes on, with a real tracking server that goes and comes back, and real kills."""
+"""Metrics of a training that goes on, with a real tracking server whose connections are cut, and real kills."""
 
-import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from pipeline.rollout.record import JudgedCandidate
 from pipeline.training.journal import MetricsLog, TrainingJournal, read_rows
 from tests.ports import held_port
 from tests.processes import wait_for
-from tests.servers import mlflow_server
 
 from .conftest import put_on_record
 
@@ -33,10 +32,9 @@ live.EVERY_S = 0.05
 TRAINS = """
 import sys
 from tests.pipeline.registry.test_live import Training
-root, url, name, first = sys.argv[1:]
-training = Training(root, url, name)
+training = Training(*sys.argv[1:])
 with training.sent(print):
-    training.train(range(int(first), 1 << 20))
+    training.train(range(1 << 20))
 """
 
 
@@ -87,17 +85,15 @@ class Training:
 @pytest.mark.slow
 def test_killed_sender_goes_on_with_its_run_and_its_points(server: str, tmp_path: Path) -> None:
     training = Training(tmp_path, server, "killed-sender")
-    for attempt in range(2):
-        before = len(training.points())
-        first = max(0, before - 5)  # a checkpoint lies some steps back
-        command = [sys.executable, "-c", TRAINS, str(tmp_path), server, "killed-sender", str(first)]
-        process = subprocess.Popen(command, cwd=ROOT)
-        wait_for(lambda before=before: len(training.points()) > before + 20)
-        assert [run.info.status for run in training.runs()] == ["RUNNING"], attempt
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+    command = [sys.executable, "-c", TRAINS, str(tmp_path), server, "killed-sender"]
+    process = subprocess.Popen(command, cwd=ROOT)
+    wait_for(lambda: len(training.points()) > 20)
+    assert [run.info.status for run in training.runs()] == ["RUNNING"]
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    before = len(training.points())
     with training.sent(print):
-        pass
+        training.train(range(before - 5, before + 20))  # a checkpoint lies some steps back
     points = training.points()
     assert points == training.logged()
     assert [step for step, *_ in points] == list(range(len(points)))
@@ -111,20 +107,52 @@ def test_killed_sender_goes_on_with_its_run_and_its_points(server: str, tmp_path
     assert (given.dataset.name, given.dataset.digest) == ("governed traces", "0" * 36)
 
 
+@contextmanager
+def relay(port: int, server: str) -> Generator[None]:
+    """What is sent to `port` reaches `server`, until the block ends: then each connection is cut."""
+    listener = socket.create_server(("127.0.0.1", port))
+    ends: list[socket.socket] = [listener]
+
+    def pump(source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+    def accept() -> None:
+        with suppress(OSError):
+            while True:
+                one = listener.accept()[0]
+                other = socket.create_connection(("127.0.0.1", int(server.rpartition(":")[2])))
+                ends.extend((one, other))
+                for pair in ((one, other), (other, one)):
+                    threading.Thread(target=pump, args=pair, daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    try:
+        yield
+    finally:
+        for each in ends:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+
 @pytest.mark.slow
-def test_server_that_is_away_gets_the_points_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_that_is_away_gets_the_points_later(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # of 7, those of a request cut off last four minutes
     messages: list[str] = []
-    with held_port() as held, ExitStack() as first:
+    with held_port() as held, ExitStack() as reached:
         port = held.getsockname()[1]
-        training = Training(tmp_path / "data", f"http://127.0.0.1:{port}", "away")
-        process = first.enter_context(mlflow_server(tmp_path, port))
+        training = Training(tmp_path, f"http://127.0.0.1:{port}", "away")
+        reached.enter_context(relay(port, server))
         with training.sent(messages.append):
             training.train(range(5))
             wait_for(lambda: len(training.points()) == 5)
             assert messages == []
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            reached.close()
             training.train(range(5, 10))
             wait_for(lambda: messages)
             training.train(range(10, 12))
@@ -132,7 +160,7 @@ def test_server_that_is_away_gets_the_points_later(tmp_path: Path, monkeypatch: 
         with training.sent(messages.append):  # it begins while the server is still away
             training.train(range(12, 15))
             wait_for(lambda: len(messages) == 2)
-            first.enter_context(mlflow_server(tmp_path, port))
+            reached.enter_context(relay(port, server))
             wait_for(lambda: len(training.points()) == 15)
         assert training.points() == training.logged()
         assert len(training.runs()) == 1 and len(messages) == 2

@@ -16,6 +16,8 @@ from pipeline.demo.task import problems
 from pipeline.serving.inference import AnswerRequest, Sampling
 from pipeline.serving.loaded import LoadedModel
 from pipeline.serving.server_process import model_slot
+from tests.fork_server import ForkServer
+from tests.loop import forked
 from tests.pipeline.core.tool_models import memorise, tool_model
 from tests.pipeline.core.tool_templates import answer, calls
 
@@ -24,8 +26,11 @@ PROMPTS = [p.prompt for p in problems(5, "heldout", 12)]
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
-    with model_slot("arithmetic", model_ref(MODEL_DIR), 32, tmp_path_factory.mktemp("slot")) as endpoint:
+def url(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
+    with (
+        forked(fork_server),
+        model_slot("arithmetic", model_ref(MODEL_DIR), 32, tmp_path_factory.mktemp("slot")) as endpoint,
+    ):
         yield endpoint.url
 
 
@@ -114,6 +119,7 @@ def caller(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.usefixtures("forking")
 def test_slot_passes_tools_and_ends_with_its_block(caller: Path, url: str, tmp_path: Path) -> None:
     with model_slot("desk", model_ref(caller), 64, tmp_path / "slot") as endpoint:
         body = {"model": "desk", "messages": [QUESTION], "tools": [TOOL], "temperature": 0}
