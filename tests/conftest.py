@@ -28,6 +28,8 @@ SHARED = ROOT.parent / "shared" / "data"
 STARTED = Path(__file__).parent / "started_python"
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# A second thread of torch or BLAS waits for its turn on a busy processor, and takes up to a third more of it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Otherwise a file of the account that runs the tests.
 os.environ.setdefault("PREFERENCE_TUNING_MARK_KEYS", "5e" * 32)
 # What an MLflow server starts for background jobs is seven processes, and nobody here asks it for one.
