@@ -1,13 +1,14 @@
-"""Suites of items with references: from files of JSON lines, from code of the user's own, or as the demo wrote them.
-What is wrong is an error that names the line."""
+"""Suites of items with references: from files, from code of the user's own, or as the demo wrote them. What is wrong is
+an error that names the line or row."""
 
 import hashlib
 import json
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast, get_args
 
+from evals.suites.rows import rows
 from evals.suites.suite import Item
 from pipeline.core import layout
 from pipeline.core.conversation import calls_of, from_request, functions
@@ -86,9 +87,6 @@ def _definitions(tools: Any, name: str) -> list[dict[str, Any]] | None:
     return offered
 
 
-MAX_LINE_BYTES = 1_000_000
-
-
 def items(section: ItemsSuite, store: Store, seed: int) -> tuple[Item, ...]:
     """The items, in their order. Raises ValueError for all that is wrong with the file, the code or one of them."""
     if section.custom is not None:
@@ -120,8 +118,8 @@ def _pinned(section: ItemsSuite, store: Store) -> bytes:
         raise ValueError(f"{what} lies outside the data root, where it may change unseen. Give its sha256: {digest}")
     if sha256 not in ("", digest):
         raise ValueError(
-            f"{what} at {path} has the sha256 {digest}, and the recipe says {sha256}. Fetch the file again, or put "
-            "this digest into the recipe."
+            f"{what} at {path} has the sha256 {digest}, and the recipe says {sha256}. Fetch the file again, or give "
+            "this digest as its sha256."
         )
     return content
 
@@ -144,7 +142,7 @@ def _embedded(section: ItemsSuite, store: Store, seed: int) -> tuple[Item, ...]:
 
 def parse_embedded(content: bytes) -> tuple[Item, ...]:
     """The items of a file that the demo wrote. Raises ValueError where a line is no item."""
-    return tuple(Item.model_validate(row) for _, row in rows(content))
+    return tuple(Item.model_validate(row) for _, row in rows(content, ""))
 
 
 def drawn(read: tuple[Item, ...], count: int | None, seed: int) -> tuple[Item, ...]:
@@ -158,47 +156,27 @@ def drawn(read: tuple[Item, ...], count: int | None, seed: int) -> tuple[Item, .
 
 
 def parse(content: bytes, section: ItemsSuite) -> tuple[Item, ...]:
-    """The items of a file's content. Raises ValueError naming the first line that is no item."""
+    """The items of a file's content. Raises ValueError naming the first line or row that is no item."""
     read: list[Item] = []
-    lines: dict[str, int] = {}
-    questions: dict[str, int] = {}
+    places: dict[str, str] = {}
+    questions: dict[str, str] = {}
     clustered: set[str] = set()
-    for number, row in rows(content):
+    for place, row in rows(content, section.path):
         try:
             item = _item(row, section)
         except ValueError as error:
-            raise ValueError(f"line {number}: {error}") from error
-        if item.id in lines:
-            raise ValueError(f"lines {lines[item.id]} and {number} have the id {item.id!r}. Keep one of them.")
+            raise ValueError(f"{place}: {error}") from error
+        if item.id in places:
+            raise ValueError(f"{places[item.id]} and {place} have the id {item.id!r}. Keep one of them.")
         text = json.dumps(item.messages)
         if text in questions:
-            raise ValueError(f"lines {questions[text]} and {number} ask the same. Keep one of them.")
-        lines[item.id], questions[text] = number, number
+            raise ValueError(f"{questions[text]} and {place} ask the same. Keep one of them.")
+        places[item.id], questions[text] = place, place
         read.append(item)
         if row.get(section.columns().cluster):
             clustered.add(item.id)
     _check_whole(read, clustered)
     return tuple(read)
-
-
-def rows(content: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The JSON objects of the lines that are not blank, with their numbers from 1. Raises ValueError for others."""
-    for number, line in enumerate(content.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
-        if not line.strip():
-            continue
-        if len(line) > MAX_LINE_BYTES:
-            raise ValueError(f"line {number} has {len(line):,} bytes, and at most {MAX_LINE_BYTES:,} are read")
-        try:
-            row = json.loads(line, parse_constant=_refuse_constant)
-        except ValueError as error:
-            raise ValueError(f"line {number} is no JSON ({error}). Write one object on each line.") from error
-        if not isinstance(row, dict):
-            raise ValueError(f"line {number} is no JSON object. Write one object on each line.")
-        yield number, row
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")
 
 
 def _item(row: Mapping[str, Any], section: ItemsSuite) -> Item:
@@ -208,6 +186,7 @@ def _item(row: Mapping[str, Any], section: ItemsSuite) -> Item:
             f"nothing reads its field {unknown[0]!r}. Name it in ignore, or say in fields what it is "
             f"(one of {', '.join(Columns._fields)})."
         )
+    row = multiple_choice(row, where) if section.preset == "gpqa" else row
     messages = asked(row, where)
     check = section.check if section.check == "none" else row.get(where.check, section.check)
     if check not in (*get_args(VerifierKind), section.check):
@@ -218,6 +197,24 @@ def _item(row: Mapping[str, Any], section: ItemsSuite) -> Item:
     id, cluster = (_text(row, name) or identity for name in (where.id, where.cluster))
     slice = _text(row, where.slice)
     return Item(id=id, cluster=cluster, messages=messages, reference=text, slice=slice, check=check)
+
+
+WRONG = ("Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3")
+"""GPQA's fields of the choices that are wrong."""
+
+
+def multiple_choice(row: Mapping[str, Any], where: Columns) -> dict[str, Any]:
+    """The row with its choices below the question, and the letters of those that are right. Digests of question and
+    choice order them: no choice has a place of its own, and the other items of the file change nothing."""
+    question, right, *wrong = (str(row.get(name) or "").strip() for name in (where.prompt, where.reference, *WRONG))
+    if not all((question, right, *wrong)):
+        raise ValueError(f"a question has {where.prompt!r}, {where.reference!r}, {', '.join(map(repr, WRONG))}.")
+    lettered = list(
+        zip("ABCD", sorted((right, *wrong), key=lambda choice: digest_json([question, choice])), strict=True)
+    )
+    text = "\n".join([question, "", *(f"{letter}) {choice}" for letter, choice in lettered)])
+    letters = [letter for letter, choice in lettered if choice == right]
+    return {**row, where.prompt: text, where.reference: letters if len(letters) > 1 else letters[0]}
 
 
 def _reference(value: Any, name: str, check: str) -> str:

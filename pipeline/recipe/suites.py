@@ -16,6 +16,7 @@ from pipeline.recipe.serving import AnyServing, TransformersServing
 Role = Literal["target", "guard", "report"]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,39}$")]
 Sha256 = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
+ItemsPreset = Literal["arithmetic", "desk", "gsm8k", "math500", "aime", "gpqa"]
 EMBEDDED = ("arithmetic", "desk")
 """Presets that the demo writes below the data root, each for its own embedded model."""
 PRESETS: dict[str, dict[str, Any]] = {
@@ -36,6 +37,22 @@ PRESETS: dict[str, dict[str, Any]] = {
         "sha256": "35dc41080a3680858b27fa7e0533d2d547825316fc5dafe5d316f4ccc5a06132",
         "instruction": "\nReason step by step, and put the final answer into \\boxed{}.",
         "fields": {"prompt": "problem", "reference": "answer", "slice": "level"},
+    },
+    "aime": {
+        "name": "aime",
+        "role": "report",
+        "instruction": "\nReason step by step, and put the final answer, a whole number, into \\boxed{}.",
+        "fields": {"prompt": "problem", "reference": "answer", "slice": "year"},
+        "samples_per_item": 16,
+        "temperature": 0.6,
+        "max_completion_tokens": 32_768,
+        "pass_at": (1, 8, 16),
+    },
+    "gpqa": {
+        "name": "gpqa",
+        "check": "choice",
+        "instruction": "\nReason step by step, and end with a line of its own: Answer: and the letter alone.",
+        "fields": {"prompt": "Question", "reference": "Correct Answer", "slice": "High-level domain"},
     },
     "production": {"name": "production"},
     "golden": {"name": "golden", "max_principal_share": 0.1},
@@ -83,15 +100,17 @@ class Columns(NamedTuple):
 
 
 class ItemsSuite(PresetSuite):
-    """Items with references: of a file of JSON lines, of code of your own, or of the demo. An item has `prompt` or
-    `messages`, `reference` (a text, a number, or a list of texts of which any is right), and where there are some
-    `tools`, `id`, `cluster`, `slice` and `check`. Messages and tools are as OpenAI's chat has them, with calls and
-    their results."""
+    """Items with references: of a file (JSON lines, one JSON array, CSV or Parquet), of code of your own, or of the
+    demo. An item has `prompt` or `messages`, `reference` (a text, a number, or a list of texts of which any is right),
+    and where there are some `tools`, `id`, `cluster`, `slice` and `check`. Messages and tools are as OpenAI's chat has
+    them, with calls and their results."""
 
     kind: Literal["items"] = "items"
-    preset: Literal["arithmetic", "desk", "gsm8k", "math500"] | None = None
-    """gsm8k: the 1,319 test problems of arXiv 2110.14168, math500: the 500 that arXiv 2305.20050 tests on; both with
-    `path` of the publishers' file. arithmetic, desk: 500 and 400 questions made for the embedded models."""
+    preset: ItemsPreset | None = None
+    """With `path` of the publishers' file: gsm8k, the 1,319 test problems of arXiv 2110.14168; math500, the 500 that
+    arXiv 2305.20050 tests on, by level; aime, 30 problems of a year, 16 answers of each at temperature 0.6, for a
+    report; gpqa, the multiple choice of arXiv 2311.12022, by domain. arithmetic, desk: 500 and 400 questions made for
+    the embedded models."""
     samples_per_item: PositiveInt | None = None
     """Answers that each model draws for an item; null: `evaluation.samples_per_item`."""
     max_completion_tokens: PositiveInt | None = None

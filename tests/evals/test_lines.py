@@ -135,8 +135,8 @@ def test_a_line_with_tools_that_are_none_is_refused(tmp_path: Path, row: dict[st
         (lines([{"messages": [{"role": "assistant", "content": "a"}], "reference": "1"}]), "last message is the"),
         (lines([{**ROWS[0], "clutser": "x"}]), "nothing reads its field 'clutser'. Name it in ignore"),
         (lines([{**ROWS[0], "check": "vibes"}]), "its 'check' is 'vibes', which is none of math, "),
-        (lines([{**ROWS[0], "id": "a"}, {**ROWS[1], "id": "a"}]), "lines 1 and 2 have the id 'a'. Keep one"),
-        (lines([{**ROWS[0], "id": "a"}, {**ROWS[0], "id": "b"}]), "lines 1 and 2 ask the same. Keep one"),
+        (lines([{**ROWS[0], "id": "a"}, {**ROWS[1], "id": "a"}]), "line 1 and line 2 have the id 'a'. Keep one"),
+        (lines([{**ROWS[0], "id": "a"}, {**ROWS[0], "id": "b"}]), "line 1 and line 2 ask the same. Keep one"),
         (lines([{**row, "reference": "7"} for row in ROWS]), "every reference is '7': who always says that"),
         (lines([{**ROWS[0], "cluster": "c"}, ROWS[1], ROWS[2]]), "has no cluster, and others have"),
         (lines([{**ROWS[0], "cluster": {}}]), "its 'cluster' is {}, and a text belongs there"),
@@ -185,19 +185,6 @@ def test_gsm8k_is_read_from_the_authors_file(tmp_path: Path) -> None:
     assert (asked.items[0].reference, asked.items[1].reference) == ("18", "3")
     assert asked.items[0].messages[0]["content"].startswith("Janet")
     assert asked.messages(asked.items[0])[0]["content"].endswith("#### and the number alone.")
-
-
-def test_math500_is_read_by_level_and_by_its_digest_alone(tmp_path: Path) -> None:
-    path = tmp_path / "math.jsonl"
-    rows = [
-        {"problem": "What is $1+1$?", "answer": "2", "solution": "...", "level": 1, "unique_id": "a"},
-        {"problem": "Half of 1?", "answer": "\\frac{1}{2}", "solution": "...", "subject": "Algebra", "level": 2},
-    ]  # fmt: skip
-    path.write_bytes(lines(rows))
-    with pytest.raises(ValueError, match="and the recipe says 35dc41080a36"):
-        suite(Store(tmp_path), preset_suite("math500", path=str(path)), 1)
-    asked = suite(Store(tmp_path), preset_suite("math500", path=str(path), sha256=""), 1)
-    assert [(item.reference, item.slice) for item in asked.items] == [("2", "1"), ("\\frac{1}{2}", "2")]
 
 
 def test_items_without_references_are_reports(tmp_path: Path) -> None:
