@@ -8,7 +8,7 @@ import dagster as dg
 from assets.environment import environment
 from assets.metadata import table
 from assets.resources import ITERATION_TAG, Deployment
-from evals.power import EMBEDDED_MODEL, UNKNOWN_MODEL, shortfalls, template_refusals
+from evals.power import EMBEDDED_MODEL, UNKNOWN_MODEL, model_refusals, shortfalls
 from evals.records import EvalPlan, EvalReport
 from evals.suites import Suite
 from k8s.attempts import LaunchAttempt
@@ -137,8 +137,8 @@ def gate_refusals(recipe: Recipe, base: str, suites: Sequence[Suite]) -> list[st
     section = recipe.evaluation
     refusals = shortfalls(suites, section, EMBEDDED_MODEL if is_demo else UNKNOWN_MODEL)
     refusals += judge_refusals(recipe)
-    if section.serving.kind != "endpoint":  # a server has a template of its own
-        refusals += template_refusals(suites, base)
+    if section.serving.kind != "endpoint":  # a server has its own template and context
+        refusals += model_refusals(suites, section, base)
     where = this_machine()
     if recipe.compute.evaluation is not None:  # it has addresses and environments of its own
         where = machine(recipe.compute)

@@ -13,6 +13,7 @@ from evals.runner import sampling
 from evals.statistics import zero_event_bound
 from evals.suites import Suite
 from pipeline.core.chat_template import folder_template, rendered, support_of
+from pipeline.core.model_files import context_of
 from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import JudgedSuite, SuiteSection
 
@@ -85,6 +86,20 @@ def _unprovable(clusters: int, settings: SuiteSection, section: Evaluation) -> I
         )
     if settings.floor == 1:
         yield "its floor is 1, and no number of answers proves that none is wrong. Lower it."
+
+
+def model_refusals(suites: Sequence[Suite], section: Evaluation, folder: str) -> list[str]:
+    """Why the model in a directory, or one trained on top of it, cannot be asked these suites: a line each."""
+    refusals = template_refusals(suites, folder)
+    context = getattr(section.serving, "max_model_len", 0) or context_of(Path(folder))
+    for suite in suites:
+        limit = sampling(section, section.suite(suite.name)).max_completion_tokens
+        if context and limit >= context:
+            refusals.append(
+                f"the suite {suite.name} cannot be asked: an answer may take {limit:,} tokens, and the context of "
+                f"{folder} is {context:,}. Lower the suite's max_completion_tokens."
+            )
+    return refusals
 
 
 def template_refusals(suites: Sequence[Suite], folder: str) -> list[str]:

@@ -89,6 +89,15 @@ def adapter_config(folder: Path) -> dict[str, Any]:
     return config
 
 
+def context_of(folder: Path) -> int | None:
+    """Tokens that a model can attend to; None where its configuration does not say, or cannot be read."""
+    try:
+        config = _object(folder / "config.json")
+    except ValueError:
+        return None
+    return config.get("text_config", config).get("max_position_embeddings")
+
+
 def _object(path: Path) -> dict[str, Any]:
     """Raises ValueError when the file is no JSON object."""
     try:

@@ -72,7 +72,7 @@ def items_of(count: int) -> tuple[Item, ...]:
 def test_a_launch_that_cannot_go_well_is_refused_before_it_costs(
     plan: TrainingPlan, overrides: list[str], words: str
 ) -> None:
-    recipe = load(SPOT, overrides)
+    recipe = load(SPOT, ["evaluation.max_completion_tokens=512", *overrides])  # the embedded model's context is short
     path = Path(recipe.data_root) / "iterations" / "x" / "training" / "plan.json"
     check = checked(recipe, plan, path)
     assert check.passed is (not words), check.description

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from evals.gate import Verdict
-from evals.power import UNKNOWN_MODEL, shortfalls
+from evals.power import UNKNOWN_MODEL, model_refusals, shortfalls
 from evals.suites import Suite
+from pipeline.demo import MODEL_DIR
 from pipeline.recipe import Evaluation
 from tests.suites import embedded_suite
 
@@ -53,6 +54,23 @@ def test_a_refusal_names_the_suite_it_is_about(kit: Any) -> None:
 def test_limits_that_nothing_can_keep_are_refused(changes: dict[str, Any]) -> None:
     section = Evaluation.model_validate(changes)
     assert len(shortfalls([embedded_suite(section)], section, UNKNOWN_MODEL)) >= 1
+
+
+@pytest.mark.parametrize(
+    ("serving", "limit", "refused"),
+    [
+        ({"kind": "transformers"}, 1023, False),
+        ({"kind": "transformers"}, 1024, True),
+        ({"kind": "vllm", "max_model_len": 4096}, 1024, False),
+        ({"kind": "vllm", "max_model_len": 4096}, 4096, True),
+    ],
+)
+def test_answers_beyond_the_models_context_are_refused(kit: Any, serving: Any, limit: int, refused: bool) -> None:
+    """The embedded model's is 1,024 tokens."""
+    suite = {"kind": "items", "preset": "arithmetic", "max_completion_tokens": limit}
+    section = kit.section(suites=[suite], serving=serving)
+    found = model_refusals([kit.suite(section)], section, str(MODEL_DIR))
+    assert [f"an answer may take {limit:,} tokens" in line for line in found] == [True] * refused
 
 
 def test_the_defaults_have_power_enough() -> None:
