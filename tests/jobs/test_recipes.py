@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from evals.runner import sampling
 from pipeline.core.storage import Store
 from pipeline.recipe import Recipe, load
 from pipeline.recipe.methods import DPO, GRPO
@@ -216,3 +217,21 @@ def test_our_estimates_are_those_of_the_cost_model(
     hours = result[settings.kind].hours
     batches = settings.batches_in(settings.steps)
     assert says.format(hours=hours, step_s=3600 * hours / batches) in head(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [
+        (GSM8K, {"gsm8k": ("target", 2, 1.0, 256)}),
+        (GKE, {"math500": ("target", 16, 0.6, 32_768), "aime": ("report", 16, 0.6, 32_768)}),
+        (
+            FSDP,
+            {"math500": ("target", 8, 1.0, 1024), "gsm8k": ("guard", 2, 1.0, 1024), "aime": ("report", 16, 0.6, 3072)},
+        ),
+    ],
+)
+def test_each_is_judged_on_its_own_task(name: str, asked: dict[str, tuple[str, int, float, int]]) -> None:
+    section = recipe(name).evaluation
+    drawn = {each.name: (each.role, sampling(section, each)) for each in section.asked}
+    limits = {of: (role, p.samples, p.temperature, p.max_completion_tokens) for of, (role, p) in drawn.items()}
+    assert limits == asked
