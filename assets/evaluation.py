@@ -69,7 +69,7 @@ def eval_report(context: dg.AssetExecutionContext, deployment: Deployment, polic
 def _evaluate_here(deployment: Deployment, work: IterationContext, plan: EvalPlan) -> EvalReport:
     log = work.log
     with (
-        inference(work.store, plan, environment().serving, log) as engine,
+        inference(work.store, plan.section, environment().serving, log) as engine,
         closing(Grader(plan.verifier)) as check,
         deployment.judge(plan.judge) as judge,
     ):

@@ -1,5 +1,5 @@
 """What answers cost, with the embedded model and a candidate that the trainer makes of it: batches, seeds, the journal,
-and SIGKILLs of `python -m evals run` at random instants."""
+and SIGKILLs of `python -m evals answer` at random instants."""
 
 import functools
 import json
@@ -201,7 +201,7 @@ def _plan(store: Store, items: int, candidate: CheckpointRef, batch_size: int, i
 
 def _run(store: Store, plan: EvalPlan) -> subprocess.Popen[bytes]:
     path = store.path(plan.path("eval_plan.json"))
-    return subprocess.Popen([sys.executable, "-m", "evals", "run", str(path)], stdout=subprocess.DEVNULL)
+    return subprocess.Popen([sys.executable, "-m", "evals", "answer", str(path)], stdout=subprocess.DEVNULL)
 
 
 def _done(store: Store, plan: EvalPlan) -> bool:
@@ -222,6 +222,6 @@ def _next_gate(store: Store, plan: EvalPlan, candidate: CheckpointRef) -> int:
     """Answers of the champion that a gate on another candidate asks again."""
     before = {file: file.read_bytes() for file in _journals(store)}
     another = _plan(store, len(suites(store, plan.section)[0].items), candidate, 256, "another")
-    with inference(store, another, ServingAddresses(), quiet) as engine, closing(Grader(Verifier())) as check:
+    with inference(store, another.section, ServingAddresses(), quiet) as engine, closing(Grader(Verifier())) as check:
         evaluate(store, another, EvalServices(engine, check), quiet)
     return sum(file.read_bytes() != content for file, content in before.items())

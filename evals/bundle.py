@@ -20,7 +20,7 @@ from pydantic import Field
 
 from evals import comparison, gate, win_rate
 from evals.gate import GateVerdict
-from evals.records import BundleRef, EvalArm, EvalReport, ItemResult, SuiteMeasurement
+from evals.records import BundleRef, EvalArm, EvalReport, ItemResult
 from evals.suites import Item, Suite
 from evals.win_rate import JudgedEvidence, JudgedPair
 from pipeline.core import layout
@@ -72,12 +72,6 @@ def report(evidence: EvalEvidence, ref: BundleRef) -> EvalReport:
     """What the gate reads: for each suite the comparison or win rates that this evidence carries, or why it carries
     none."""
     section = evidence.section
-    measured: list[SuiteMeasurement] = []
-    for each in evidence.suites:
-        settings = section.suite(each.suite.name)
-        problems = comparison.problems(each.suite, each.arms, section, settings)
-        compared = None if problems else comparison.compare(each.suite, each.arms, section, settings)
-        measured.append(SuiteMeasurement(suite=each.suite.name, problems=tuple(problems), comparison=compared))
     asked = {each.suite.name: each for each in evidence.suites}
     over = {each.name: asked.get(each.over) for each in section.judged}
     return EvalReport(
@@ -87,7 +81,7 @@ def report(evidence: EvalEvidence, ref: BundleRef) -> EvalReport:
         protocol=digest_json([each.arms[1].protocol.digest() for each in evidence.suites]),
         section=section,
         problems=evidence.problems,
-        measurements=tuple(measured),
+        measurements=tuple(comparison.measure(each.suite, each.arms, section) for each in evidence.suites),
         bundle=ref,
         not_asked=evidence.not_asked,
         judged=tuple(

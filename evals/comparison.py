@@ -4,7 +4,7 @@ differences with their uncertainty. A sample that could not be graded counts aga
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from evals.records import (
     PassAt,
     Protocol,
     Slice,
+    SliceScore,
+    SuiteMeasurement,
+    SuiteScore,
 )
 from evals.runner import sampling
 from evals.statistics import Array
@@ -148,6 +151,14 @@ SHARES: dict[str, CountOf] = {
 """Defects that a candidate may not add, as counts of an item's samples."""
 
 
+def measure(suite: Suite, arms: tuple[EvalArm, EvalArm], section: Evaluation) -> SuiteMeasurement:
+    """The comparison of two runs over a suite, champion first, or why they cannot be compared."""
+    settings = section.suite(suite.name)
+    reasons = problems(suite, arms, section, settings)
+    compared = None if reasons else compare(suite, arms, section, settings)
+    return SuiteMeasurement(suite=suite.name, problems=tuple(reasons), comparison=compared)
+
+
 def compare(suite: Suite, arms: tuple[EvalArm, EvalArm], section: Evaluation, settings: SuiteSection) -> Comparison:
     """Compare two complete runs, champion first, over the same items (`problems` says whether they are).
 
@@ -165,8 +176,8 @@ def compare(suite: Suite, arms: tuple[EvalArm, EvalArm], section: Evaluation, se
         items=len(items),
         clusters=len(sizes),
         samples_per_item=k,
-        champion=_interval(scores[0], sizes, clusters),
-        candidate=_interval(scores[1], sizes, clusters),
+        champion=_interval(scores[0], k, clusters),
+        candidate=_interval(scores[1], k, clusters),
         difference=statistics.paired(sums, sizes, section.improvement_alpha, section.seed)[0],
         mcnemar_p=statistics.mcnemar(int((gains > 0).sum()), int((gains < 0).sum())) if sizes.max() == 1 else None,
         guards=_guards(before, after, suite, section, settings),
@@ -258,27 +269,56 @@ def _costs(before: list[ItemCounts], after: list[ItemCounts], price: TokenPrice 
     return AnswerCosts(champion=champion, candidate=candidate)
 
 
-def _interval(scores: Array, sizes: Array, clusters: list[str]) -> ConfidenceInterval:
+def _interval(scores: Array, k: int, clusters: list[str]) -> ConfidenceInterval:
+    """Of the share of right answers, from the right ones of each item's k."""
+    sizes = statistics.cluster_sums(np.full(len(clusters), float(k)), clusters)
+    if len(sizes) == 1:  # one cluster says nothing about the next one
+        return ConfidenceInterval(value=float(scores.sum() / sizes.sum()), low=0.0, high=1.0)
     value, low, high = statistics.accuracy_interval(statistics.cluster_sums(scores, clusters), sizes)
     return ConfidenceInterval(value=value, low=low, high=high)
 
 
-def _slices(items: Sequence[Item], before: Array, after: Array, k: int) -> tuple[Slice, ...]:
-    slices: list[Slice] = []
+def _by_slice(items: Sequence[Item]) -> Iterator[tuple[str, list[int], list[str]]]:
+    """Each slice's name, in order, with the places of its items and their clusters."""
     for name in sorted({item.slice for item in items}):
-        mask = np.array([item.slice == name for item in items])
-        clusters = [item.cluster for item in items if item.slice == name]
-        total = float(mask.sum() * k)
-        slices.append(
-            Slice(
-                name=name,
-                items=int(mask.sum()),
-                champion=float(before[mask].sum()) / total,
-                candidate=float(after[mask].sum()) / total,
-                difference=_slice_gain((after - before)[mask], clusters, k),
-            )
+        places = [place for place, item in enumerate(items) if item.slice == name]
+        yield name, places, [items[place].cluster for place in places]
+
+
+def _slices(items: Sequence[Item], before: Array, after: Array, k: int) -> tuple[Slice, ...]:
+    return tuple(
+        Slice(
+            name=name,
+            items=len(places),
+            champion=_interval(before[places], k, clusters),
+            candidate=_interval(after[places], k, clusters),
+            difference=_slice_gain((after - before)[places], clusters, k),
         )
-    return tuple(slices)
+        for name, places, clusters in _by_slice(items)
+    )
+
+
+def score(suite: Suite, arm: EvalArm, settings: SuiteSection) -> SuiteScore:
+    """One model's complete run over a suite."""
+    items, counts = suite.items, _counts(arm, suite.items)
+    k, clusters = counts[0].samples, [item.cluster for item in items]
+    right, total = _numbers(counts, _right, False), sum(each.samples for each in counts)
+    return SuiteScore(
+        suite=suite.name,
+        items=len(items),
+        clusters=suite.clusters,
+        samples_per_item=k,
+        accuracy=_interval(right, k, clusters),
+        no_answer=sum(each.no_answer for each in counts) / total,
+        truncated=sum(each.truncated for each in counts) / total,
+        ungraded=sum(each.ungraded for each in counts) / total,
+        tokens=sum(each.tokens for each in counts) / total,
+        pass_at={n: _pass_at(counts, n) for n in settings.pass_at if n <= k},
+        slices=tuple(
+            SliceScore(name=name, items=len(places), accuracy=_interval(right[places], k, held))
+            for name, places, held in _by_slice(items)
+        ),
+    )
 
 
 def _slice_gain(gains: Array, clusters: list[str], k: int) -> ConfidenceInterval:

@@ -55,7 +55,8 @@ def evaluate(store: Store, plan: EvalPlan, services: EvalServices, log: Log) -> 
         )
         if not evidence.problems:  # else no answer could be of use, and none is paid for
             log(f"evaluation: {', '.join(f'{each.name} ({len(each.items):,} items)' for each in asked)}")
-            answered = _ask_both(store, plan, services, asked, log)
+            asker = Asker(store, section, services, log)
+            answered = asker.both(plan.iteration.champion, plan.candidate.model, asked)
             judged = judge_suites(store, plan, services.judge, answered, log)
             evidence = evidence.model_copy(update={"suites": answered, "judged": judged})
         bundle.publish(store, name, evidence)
@@ -73,21 +74,25 @@ def evaluate(store: Store, plan: EvalPlan, services: EvalServices, log: Log) -> 
     return store.once(plan.path(layout.EVAL_REPORT), EvalReport, make)
 
 
-def _ask_both(
-    store: Store, plan: EvalPlan, services: EvalServices, asked: Sequence[Suite], log: Log
-) -> tuple[SuiteEvidence, ...]:
-    """Both models' graded answers, the champion asked first."""
+class Asker(NamedTuple):
+    """Asks models the suites of a section, and keeps their answers below the store."""
 
-    def answers(arm: str, model: ModelRef) -> list[EvalArm]:
-        section = plan.section
-        with services.engine.open(arm, model) as session:
-            respondent = Respondent(model, session, services.grader, store, log)
-            return [respondent.run(suite, sampling(section, section.suite(suite.name))) for suite in asked]
+    store: Store
+    section: Evaluation
+    services: EvalServices
+    log: Log
 
-    before = answers("champion", plan.iteration.champion)
-    after = answers("candidate", plan.candidate.model)
-    answered = zip(asked, before, after, strict=True)
-    return tuple(SuiteEvidence(suite=suite, arms=(one, other)) for suite, one, other in answered)
+    def arms(self, part: str, model: ModelRef, asked: Sequence[Suite]) -> list[EvalArm]:
+        """One model's graded answers. `part`: champion or candidate, which an endpoint serves by a name each."""
+        with self.services.engine.open(part, model) as session:
+            respondent = Respondent(model, session, self.services.grader, self.store, self.log)
+            return [respondent.run(suite, sampling(self.section, self.section.suite(suite.name))) for suite in asked]
+
+    def both(self, champion: ModelRef, candidate: ModelRef, asked: Sequence[Suite]) -> tuple[SuiteEvidence, ...]:
+        """Both models' graded answers, the champion asked first."""
+        before, after = self.arms("champion", champion, asked), self.arms("candidate", candidate, asked)
+        answered = zip(asked, before, after, strict=True)
+        return tuple(SuiteEvidence(suite=suite, arms=(one, other)) for suite, one, other in answered)
 
 
 def _entered(store: Store, plan: EvalPlan, asked: tuple[Suite, ...]) -> tuple[str, ...]:
@@ -143,7 +148,7 @@ def decide(context: IterationContext, report: EvalReport) -> GateVerdict:
 
 
 def summary(report: EvalReport) -> Iterator[str]:
-    """A line for each suite, for the log."""
+    """A line for each suite and slice, for the log."""
     for each in (*report.measurements, *report.judged):
         if each.problems:
             yield f"{each.suite}: nothing to compare: {'; '.join(each.problems)}"
@@ -153,6 +158,9 @@ def summary(report: EvalReport) -> Iterator[str]:
                 f"{each.suite}: accuracy {compared.champion.value:.1%} -> {compared.candidate.value:.1%}, "
                 f"difference {gain.value:+.1%} (95% CI {gain.low:+.1%} to {gain.high:+.1%})"
             )
+            for row in compared.slices if len(compared.slices) > 1 else ():
+                scores = f"{row.champion.value:.1%} -> {row.candidate.value:.1%}"
+                yield f"{each.suite}, {row.name or '(none)'}: {row.items} items, accuracy {scores}"
         elif isinstance(each, JudgedMeasurement) and (rate := each.win_rate) is not None:
             gain = rate.controlled
             yield (
@@ -162,14 +170,14 @@ def summary(report: EvalReport) -> Iterator[str]:
 
 
 def inference(
-    store: Store, plan: EvalPlan, addresses: ServingAddresses, log: Callable[[str], None]
+    store: Store, section: Evaluation, addresses: ServingAddresses, log: Callable[[str], None]
 ) -> AbstractContextManager[InferenceEngine]:
-    """What answers this evaluation's questions; what it started ends with the block."""
-    return open_engine(plan.section.serving, addresses, log, store.path(layout.SERVING))
+    """What answers this section's questions; what it started ends with the block."""
+    return open_engine(section.serving, addresses, log, store.path(layout.SERVING))
 
 
 def publish_plan(store: Store, plan: EvalPlan) -> str:
-    """Write the plan where `python -m evals run` reads it; its name below the root. The one that stands is replaced:
+    """Write the plan where `python -m evals answer` reads it; its name below the root. The one that stands is replaced:
     where and how it runs may have changed."""
     name = plan.path(layout.EVAL_PLAN)
     store.write(name, plan)

@@ -157,8 +157,8 @@ class Slice(Record):
 
     name: str
     items: int
-    champion: float
-    candidate: float
+    champion: ConfidenceInterval
+    candidate: ConfidenceInterval
     difference: ConfidenceInterval
 
 
@@ -196,12 +196,52 @@ class Comparison(Record):
     """None where the recipe has no prices."""
 
 
+class SliceScore(Record):
+    """One model's share of right answers to one kind of item."""
+
+    name: str
+    items: int
+    accuracy: ConfidenceInterval
+
+
+class SuiteScore(Record):
+    """One model alone over one suite. Shares are of all answers; an answer without a grade is not right. `pass_at` is
+    by k, and `tokens` the mean of an answer."""
+
+    suite: str
+    items: int
+    clusters: int
+    samples_per_item: int
+    accuracy: ConfidenceInterval
+    no_answer: float
+    truncated: float
+    ungraded: float
+    tokens: float
+    pass_at: dict[int, float]
+    slices: tuple[SliceScore, ...]
+
+
+class ModelScores(Record):
+    """One model alone over the suites that it was asked."""
+
+    model: ModelRef
+    scores: tuple[SuiteScore, ...]
+
+
 class SuiteMeasurement(Record):
     """A comparison over one suite, or the reasons for which these outcomes cannot be compared."""
 
     suite: str
     problems: tuple[str, ...]
     comparison: Comparison | None
+
+
+class ComparedModels(Record):
+    """Two models over the suites that they were asked."""
+
+    champion: ModelRef
+    candidate: ModelRef
+    measurements: tuple[SuiteMeasurement, ...]
 
 
 class WinRate(Record):

@@ -2,7 +2,7 @@
 each had to clear, and for MLflow a table of the answers side by side, without what is a user's."""
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from markdown_it import MarkdownIt
@@ -10,6 +10,7 @@ from markdown_it import MarkdownIt
 from evals.bundle import EvalEvidence, SuiteEvidence
 from evals.gate import GateVerdict
 from evals.records import (
+    ComparedModels,
     Comparison,
     ConfidenceInterval,
     Difference,
@@ -17,6 +18,7 @@ from evals.records import (
     Guard,
     ItemResult,
     JudgedMeasurement,
+    ModelScores,
     SuiteMeasurement,
     WinRate,
 )
@@ -61,14 +63,45 @@ def table(report: EvalReport, verdict: GateVerdict | None = None) -> str:
     lines = [f"**{verdict.verdict}**", "", *_listed(verdict.reasons)] if verdict else []
     lines += ["No comparison:", "", *_listed(report.problems)] if report.problems else []
     lines += _listed([f"not asked: {why}" for why in report.not_asked.values()])
-    for suite in _suites(report):
-        lines += [f"### {suite.title}", "", *([suite.about, ""] if suite.about else []), *_listed(suite.problems)]
+    return "\n".join([*lines, *_tables(_suites(report))]).rstrip()
+
+
+def comparison_table(compared: ComparedModels, section: Evaluation) -> str:
+    """Two models' metrics and slices as Markdown, as `table` has them."""
+    return "\n".join(_tables(_compared(each, section) for each in compared.measurements)).rstrip()
+
+
+def _tables(suites: Iterable[SuiteRows]) -> Iterator[str]:
+    for suite in suites:
+        yield from (f"### {suite.title}", "", *([suite.about, ""] if suite.about else []), *_listed(suite.problems))
         if suite.rows:
-            lines += ["| metric | champion | candidate | difference | required |", "|---|---|---|---|---|"]
-            for row in suite.rows:
-                cells = (row.name, row.champion, row.candidate, _interval(row.change, "+z"), row.required())
-                lines.append(f"| {' | '.join(cells)} |")
-        lines += [*suite.more, ""]
+            yield from ("| metric | champion | candidate | difference | required |", "|---|---|---|---|---|")
+        for row in suite.rows:
+            cells = (row.name, row.champion, row.candidate, _interval(row.change, "+z"), row.required())
+            yield f"| {' | '.join(cells)} |"
+        yield from (*suite.more, "")
+
+
+def scores_table(scored: ModelScores) -> str:
+    """One model's scores as Markdown: each suite's metrics and slices."""
+    lines: list[str] = []
+    for each in scored.scores:
+        metrics = {
+            "accuracy": _interval(each.accuracy),
+            **{f"pass@{k}": f"{chance:.1%}" for k, chance in each.pass_at.items()},
+            **{name: f"{getattr(each, name):.1%}" for name in ("no_answer", "truncated", "ungraded")},
+            "tokens of an answer": f"{each.tokens:,.1f}",
+        }
+        about = f"{each.items:,} items in {each.clusters:,} clusters, {each.samples_per_item} samples of each"
+        lines += [f"### {each.suite}", "", f"{about}; 95% intervals.", "", "| metric | score |", "|---|---|"]
+        lines += [f"| {name.replace('_', ' ')} | {value} |" for name, value in metrics.items()]
+        if len(each.slices) > 1:
+            lines += ["", "| slice | items | accuracy |", "|---|---|---|"]
+            lines += [
+                f"| {literal(row.name) or '(none)'} | {row.items:,} | {_interval(row.accuracy)} |"
+                for row in each.slices
+            ]
+        lines.append("")
     return "\n".join(lines).rstrip()
 
 
@@ -126,7 +159,7 @@ def _more(compared: Comparison) -> Iterator[str]:
         yield from ("", "Slices are for reading, never for gating.", "")
         yield from ("| slice | items | champion | candidate | difference |", "|---|---|---|---|---|")
     for row in compared.slices if len(compared.slices) > 1 else ():
-        rates = f"{row.champion:.1%} | {row.candidate:.1%} | {_interval(row.difference, '+z')}"
+        rates = f"{_interval(row.champion)} | {_interval(row.candidate)} | {_interval(row.difference, '+z')}"
         yield f"| {literal(row.name) or '(none)'} | {row.items:,} | {rates} |"
 
 

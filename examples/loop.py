@@ -94,7 +94,7 @@ def main(folder: str, *overrides: str) -> GateVerdict | None:
         lineage=(champion.digest,),
     )
     publish_plan(store, asked)
-    with inference(store, asked, ServingAddresses(), print) as engine, closing(Grader(asked.verifier)) as check:
+    with inference(store, asked.section, ServingAddresses(), print) as engine, closing(Grader(asked.verifier)) as check:
         report = evaluate(store, asked, EvalServices(engine, check), print)
     return decide(work, report)
 

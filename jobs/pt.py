@@ -36,7 +36,7 @@ WORDS = {
     "rollout": CommandWord("jobs.rollout", "where the rollout stands, and every decision about it"),
     "reviews": CommandWord("jobs.reviews", "sheets of labels for people to score"),
     "governance": CommandWord("jobs.governance", "forget a user, verify the audit log, retention, upkeep"),
-    "evals": CommandWord("evals.__main__", "plan a gate, look at its evidence, recompute its verdict"),
+    "evals": CommandWord("evals.__main__", "score a model or compare two, recompute a verdict"),
     "k8s": CommandWord("jobs.cluster", "lint, render and estimate a training on a cluster"),
     "serve": CommandWord("jobs.serve", "keep the embedded gateway running"),
     "ui": CommandWord("jobs.ui", "Dagster and MLflow on 127.0.0.1"),

@@ -117,7 +117,7 @@ def ranked_template(gang: Gang, master: str, rank: str) -> Object:
     """
     if gang.task == "evaluation":  # its journal of answers needs no fence
         return pod_template(
-            gang, container(gang, ["python", "-m", "evals", "run", _literal(gang.plan_path)]), affinity(gang)
+            gang, container(gang, ["python", "-m", "evals", "answer", _literal(gang.plan_path)]), affinity(gang)
         )
     run = command(_literal(gang.plan_path), gang.attempt)
     fields: dict[str, str] = {}

@@ -35,7 +35,7 @@ from pipeline.recipe.training import (
 __all__ = [
     "Accelerator", "Automation", "BaseModelSection", "Checkpoints", "Compute", "Distribution", "Evaluation",
     "Kubernetes", "Lora", "Recipe", "Rewards", "Rollout", "Samples", "Selection", "Sentinel", "Traces", "Training",
-    "TrainingSettings", "Validation", "load",
+    "TrainingSettings", "Validation", "load", "override_tree",
 ]  # fmt: skip
 
 
@@ -152,6 +152,14 @@ def load(path: str | Path, overrides: list[str] | None = None) -> Recipe:
         raise ValueError(f"{file} does not resolve; change these fields:\n{mistakes}") from error
     except ValueError as error:
         raise ValueError(f"{file} does not resolve: {error}") from error
+
+
+def override_tree(overrides: list[str]) -> dict[str, Any]:
+    """What overrides set, without a recipe. Raises ValueError as `load` does for them."""
+    tree: dict[str, Any] = {}
+    for override in overrides:
+        _apply(tree, override)
+    return tree
 
 
 def split_overrides(text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""`python -m evals run PLAN` as it is typed: how it ends, and that what went wrong for now is over at the next run."""
+"""`python -m evals answer PLAN` as typed: how it ends, and that what went wrong for now is over at the next run."""
 
 import errno
 import json
@@ -75,7 +75,7 @@ def test_a_plan_that_cannot_be_asked_is_never_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("SERVING_URL", raising=False)
-    assert main(["run", str(planned(tmp_path))]) == NEVER_RETRY
+    assert main(["answer", str(planned(tmp_path))]) == NEVER_RETRY
     assert "SERVING_URL is empty. Set it" in capsys.readouterr().err
 
 
@@ -92,12 +92,12 @@ def test_a_full_disk_ends_in_words_and_the_run_goes_on(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", full)
-        assert main(["run", str(plan)]) == CRASHED
+        assert main(["answer", str(plan)]) == CRASHED
     error = capsys.readouterr().err
     assert "cannot be written (No space left on device). Make room on its disk, and run again." in error
     assert "Traceback" not in error and kept(tmp_path) == 30
     assert not plan.with_name("eval_report.json").exists()
-    assert main(["run", str(plan)]) == 0
+    assert main(["answer", str(plan)]) == 0
     assert kept(tmp_path) == 160
 
 
@@ -110,7 +110,7 @@ def test_a_lost_server_ends_in_words(
     plan = planned(tmp_path)
     with chat_server(drops) as server:
         monkeypatch.setenv("SERVING_URL", server.url)
-        assert main(["run", str(plan)]) == CRASHED
+        assert main(["answer", str(plan)]) == CRASHED
     assert "see to the server, and run again" in capsys.readouterr().err
     assert 0 < kept(tmp_path) < 160 and not plan.with_name("eval_report.json").exists()
 
@@ -122,12 +122,12 @@ def test_a_judge_that_is_away_is_asked_at_the_next_run(
     monkeypatch.setenv("SERVING_URL", server.url)
     with serving(lambda judge, request, place: Said(503)) as away:
         monkeypatch.setenv("JUDGE_URL", away.url)
-        assert main(["run", str(plan)]) == CRASHED
+        assert main(["answer", str(plan)]) == CRASHED
     assert "endpoint" in capsys.readouterr().err and not plan.with_name("eval_report.json").exists()
     asked = len(server.asked)
     with serving(judge(0.5)) as there:
         monkeypatch.setenv("JUDGE_URL", there.url)
-        assert main(["run", str(plan)]) == 0
+        assert main(["answer", str(plan)]) == 0
     report = json.loads(plan.with_name("eval_report.json").read_text())
     assert [each["suite"] for each in report["judged"]] == ["preferred"]
     assert len(server.asked) - asked == 2 * 3 * 8, "the probes of both arms, and no question"
@@ -146,7 +146,7 @@ def test_a_killed_run_asks_again_what_was_in_flight_alone(tmp_path: Path) -> Non
     with chat_server(kills_its_client) as server:
         for at in kills:
             environment = {**os.environ, "SERVING_URL": server.url}
-            child.append(subprocess.Popen([sys.executable, "-m", "evals", "run", str(plan)], env=environment))
+            child.append(subprocess.Popen([sys.executable, "-m", "evals", "answer", str(plan)], env=environment))
             assert child[-1].wait(240) == (0 if at is None else -signal.SIGKILL)
         asked = Counter(
             (str(body["model"]), str(body["messages"]), int(body["seed"]))

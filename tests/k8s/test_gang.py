@@ -110,4 +110,4 @@ def test_an_evaluations_pod_has_its_variables_and_keys(backend: str) -> None:
     assert env["VLLM_PYTHON"] == "/opt/vllm/bin/python"
     assert env["JUDGE_API_KEY"]["secretKeyRef"]["name"] == "endpoints"
     assert not spec.keys() & {"initContainers", "hostNetwork"}
-    assert container["command"] == ["python", "-m", "evals", "run", "/checkpoints/p"]
+    assert container["command"] == ["python", "-m", "evals", "answer", "/checkpoints/p"]

@@ -139,7 +139,7 @@ sys.meta_path[:] = [each for each in sys.meta_path if "__editable__" not in geta
 """
 """Takes an editable install of this checkout out of sight."""
 STARTS = {
-    "trainer": ("python -m pipeline.training --help", "python -m evals run --help"),
+    "trainer": ("python -m pipeline.training --help", "python -m evals answer --help"),
     "nemo-rl": ("python -m pipeline.training --help",),
     "dagster": (
         "python -c 'import jobs.definitions'",
