@@ -109,12 +109,17 @@ def _exact(figure: float) -> Estimate:
 
 def _check(key: EvidenceKey, name: str, estimate: Estimate, sign: Sign, threshold: float) -> EvidenceCheck:
     needed_by: tuple[MethodName, ...] = tuple(name for name, method in METHODS.items() if key in method.needs)
-    bound = estimate.low if sign == ">=" else estimate.high
-    holds = bound is not None and (bound >= threshold if sign == ">=" else bound <= threshold)
     return EvidenceCheck(
         key=key, needed_by=needed_by, name=name, estimate=estimate, exact=key in _EXACT, sign=sign,
-        threshold=threshold, holds=holds,
+        threshold=threshold, holds=_holds(estimate, sign, threshold),
     )  # fmt: skip
+
+
+def _holds(estimate: Estimate, sign: Sign, threshold: float) -> bool:
+    """Whether the bound that speaks against the estimate reaches the threshold. One that is unknown does not."""
+    if sign == ">=":
+        return estimate.low is not None and estimate.low >= threshold
+    return estimate.high is not None and estimate.high <= threshold
 
 
 Choice = Literal[MethodName, "none"]
@@ -147,8 +152,7 @@ def choose(
     expected: Mapping[MethodName, MethodCost] | None = None,
 ) -> MethodDecision:
     expected = dict(expected or {})
-    groups = next((cost for cost in expected.values() if cost.num_generations), None)
-    held = checks(evidence, thresholds, min_coverage, groups)
+    held = checks(evidence, thresholds, min_coverage, expected.get("grpo"))
     failed: dict[MethodName, list[EvidenceCheck]] = {
         name: [check for check in held if name in check.needed_by and not check.holds] for name in METHODS
     }
@@ -232,7 +236,7 @@ def _remedy(check: EvidenceCheck, evidence: Evidence) -> str:
         return f"labels for another {enough - evidence.labelled:,} of the {traces:,} traces"
     if check.key == "verifiable":
         for more in range(1, prompts - evidence.verifiable_prompts + 1):
-            if (share(evidence.verifiable_prompts + more, prompts).low or 0.0) >= check.threshold:
+            if _holds(share(evidence.verifiable_prompts + more, prompts), check.sign, check.threshold):
                 return f"references for another {more:,} of the {prompts:,} prompts"
         return f"more prompts: {prompts:,} are too few to tell, whatever their references"
     if check.key not in _COUNTED:

@@ -46,6 +46,11 @@ def test_wilson_agrees_with_scipy(hits: int, n: int) -> None:
     assert statistics.wilson(hits, n) == pytest.approx(tuple(expected), rel=1e-9, abs=1e-12)
 
 
+def test_the_interval_of_none_and_of_all_ends_at_0_and_1() -> None:
+    for n in range(1, 60):  # rounding leaves 0 or 1 at every second of these
+        assert (statistics.wilson(0, n)[0], statistics.wilson(n, n)[1]) == (0.0, 1.0)
+
+
 @pytest.mark.parametrize("clusters", [30, 100, 330])
 def test_zero_events_are_bounded_exactly(clusters: int) -> None:
     expected = stats.binomtest(0, clusters, alternative="less").proportion_ci(0.95, method="exact").high
