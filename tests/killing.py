@@ -17,8 +17,8 @@ import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -68,9 +68,8 @@ def _forked(module: ModuleType, root: Path, dies_at: int, imported: Path | None 
     if not pid:
         try:
             os.close(reading)
-            if dies_at:
-                _die_at(dies_at, root, getattr(module, "WRITES", ()))
-            module.work(root)
+            with _dying_at(dies_at, root, getattr(module, "WRITES", ())):
+                module.work(root)
             with os.fdopen(writing, "w") as stream:
                 json.dump(module.state(root), stream)
             if imported is not None:
@@ -89,7 +88,9 @@ def _forked(module: ModuleType, root: Path, dies_at: int, imported: Path | None 
     return json.loads(text)
 
 
-def _die_at(left: int, root: Path, writes: Iterable[tuple[Any, str]]) -> None:
+@contextmanager
+def _dying_at(left: int, root: Path, writes: Iterable[tuple[Any, str]]) -> Generator[None]:
+    """What is within is killed at so many writes, and what follows is not: to read the state writes too. 0: never."""
     inside = str(root)
 
     def one() -> None:
@@ -115,6 +116,8 @@ def _die_at(left: int, root: Path, writes: Iterable[tuple[Any, str]]) -> None:
     sys.addaudithook(hook)
     for owner, name in writes:
         setattr(owner, name, frail(getattr(owner, name)))
+    yield
+    left = 0
 
 
 if __name__ == "__main__":
