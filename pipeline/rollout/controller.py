@@ -275,7 +275,9 @@ def _router(state: RolloutState, ports: RolloutPorts, now: float) -> _Router:
         return _Router("the router's lease ran out: the champion served alone", True)
     if read.routes_like(wanted):
         return _Router()
-    if read.canary_weight > wanted.canary_weight and state.phase is not Phase.SHIFTING:
+    if read.canary_weight == wanted.canary_weight:
+        return _Router("the router splits requests between other models", differs=True)
+    if state.phase is not Phase.SHIFTING:  # less would be a person's wish
         return _Router(f"{reason}: somebody gave the canary more", differs=True, raised=True)
     return _Router(reason, differs=True)
 

@@ -121,15 +121,14 @@ def keep(manifests: Collection[CheckpointManifest], committed: int, settings: Ch
     dropped: callers drop steps up to `committed` alone."""
     past = [each for each in manifests if each.step <= committed]
     last = sorted((each.step for each in past), reverse=True)[: settings.keep_last]
-    best = sorted((each for each in past if _scored(each)), key=rank, reverse=True)[: settings.keep_best]
+    best = sorted((each for each in past if rank(each)[0] > -math.inf), key=rank, reverse=True)[: settings.keep_best]
     return {committed, *last, *(each.step for each in best)}
 
 
 def rank(manifest: CheckpointManifest) -> tuple[float, int]:
     """Sorts the best last. Of equal scores the earlier step is better: it is nearer to the base model. A checkpoint
     without a score, or whose score is not a number, is worse than any other; the newest of these first."""
-    return (manifest.score or 0.0, -manifest.step) if _scored(manifest) else (-math.inf, manifest.step)
-
-
-def _scored(manifest: CheckpointManifest) -> bool:
-    return manifest.score is not None and math.isfinite(manifest.score)
+    score = manifest.score
+    if score is None or not math.isfinite(score):
+        return -math.inf, manifest.step
+    return score, -manifest.step

@@ -69,6 +69,13 @@ def test_a_resume_keeps_the_evidence_and_starts_the_dwell_over(world):
     assert world.tick_until("promoted").past.promotions == 1
 
 
+def test_the_registry_follows_a_decision_at_once(world):
+    held(world)
+    world.registry.aliases.clear()
+    decided(world, "resume")
+    assert world.registry.aliases == {"challenger": 1}
+
+
 def test_only_a_held_rollout_can_be_resumed(world):
     assert decided(world, "resume").refused == "no rollout is active"
     world.observe()

@@ -32,6 +32,16 @@ def test_a_weight_that_is_raised_is_put_back(world):
         assert world.weight() == 5, "it is put back each time"
         world.tick(50.0)
     assert (world.state.phase, world.weight()) == (Phase.OBSERVING, 5)
+    assert world.state.watch.evidence.canary.requests == 4 * 2000, "nothing is learned from the weight in between"
+
+
+def test_a_router_that_does_not_follow_is_waited_for(world):
+    world.propose("new")
+    world.tick_until("gated")
+    world.router.apply = lambda split: None
+    world.tick(1.0)
+    world.tick(1.0)
+    assert (world.state.phase, world.state.reason) == (Phase.SHIFTING, "the router reads 0%, not 5%")
 
 
 def test_a_persons_zero_stays_until_a_person_resumes(world):
@@ -110,11 +120,16 @@ def shifting_to(world: World, stage: int) -> None:
 
 @pytest.mark.parametrize(
     ("read", "words"),
-    [(Unsettled(reason="one proxy lags"), "the router is not settled: one proxy lags"), (None, "has no split")],
+    [
+        (lambda split: Unsettled(reason="one proxy lags"), "the router is not settled: one proxy lags"),
+        (lambda split: None, "the router has no split"),
+        (lambda split: split.model_copy(update={"canary": split.champion}), "between other models"),
+    ],
 )
-def test_what_an_unsettled_router_routes_is_no_evidence(world, read, words):
+def test_requests_that_others_may_have_answered_are_no_evidence(world, read, words):
     world.observe(dwell_s=(1e6, 1e6, 1e6))
-    world.router.read = lambda: read
+    split = world.router.read()
+    world.router.read = lambda: read(split)
     world.tick(50.0)
     watch = world.state.watch
     assert words in world.state.reason

@@ -90,6 +90,7 @@ def test_a_healthy_training_passes() -> None:
         ("kl", "STOP", {"kl": to(0, 0.2), "accuracy": to(0.5, 0.38)}, {"accuracy": to(0.5, 0.38)}),
         ("entropy", "HOLD", {"entropy": to(0.5, 0.1)}, {"entropy": to(0.5, 0.2)}),
         ("entropy", "HOLD", {"entropy": to(0.5, 2.0)}, {"entropy": to(0.5, 1.4)}),
+        ("entropy", "HOLD", {"entropy": to(0.5, 2.0)}, {**SOLVING, "entropy": to(0.5, 2.0)}),  # no errors are left
         ("length", "HOLD", {"completions/mean_length": to(100, 140)}, {"completions/mean_length": to(100, 125)}),
         ("length", "HOLD", {"held_out/length": to(100, 60)}, {"held_out/length": to(100, 75)}),
         ("template", "HOLD", {"text/prefix_share": to(0.1, 0.4)}, {"text/prefix_share": 0.4}),
@@ -128,6 +129,8 @@ def test_a_rule_speaks_and_stays_silent_next_door(
         {"kl": to(0.0, 0.1)},
         {"held_out/kl": to(0.0, 0.1)},
         {"accuracy": to(0.5, 0.25)},  # half of the first
+        {"entropy": to(0.5, 0.15)},
+        {"entropy": to(0.5, 1.5)},
     ],
     ids=lambda changed: "-".join(changed),
 )
