@@ -6,7 +6,6 @@ production's own traces.
 
 import itertools
 import random
-import socket
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
@@ -105,13 +104,14 @@ class Production:
 
 
 @contextmanager
-def obeying(cluster: SlottedCluster) -> Generator[None]:
-    """The cluster's controllers: Deployments run as many pods as they ask for, the gateway takes each route."""
+def obeying(cluster: SlottedCluster, addresses: Mapping[str, str]) -> Generator[None]:
+    """The cluster's controllers: a Deployment runs as many pods as it asks for, one at most, and its Service lists it
+    by its address in `addresses`; the gateway takes each route."""
     ended = threading.Event()
 
     def obey() -> None:
         while not ended.wait(0.05):
-            _obey(cluster)
+            _obey(cluster, addresses)
 
     thread = threading.Thread(target=obey, daemon=True)
     thread.start()
@@ -122,12 +122,13 @@ def obeying(cluster: SlottedCluster) -> Generator[None]:
         thread.join()
 
 
-def _obey(cluster: SlottedCluster) -> None:
+def _obey(cluster: SlottedCluster, addresses: Mapping[str, str]) -> None:
     with cluster.lock:
-        for name in ("slot-a", "slot-b"):
+        for name, address in addresses.items():
             obj = cluster.at(DEPLOYMENT, name)
             if (obj.get("status") or {}).get("observedGeneration") != obj["metadata"]["generation"]:
                 cluster.run(name, obj["spec"]["replicas"])
+                cluster.list_pods(name, {address: ""} if obj["spec"]["replicas"] else {})
         obj = cluster.route()
         rows = [row for parent in (obj.get("status") or {}).get("parents", []) for row in parent["conditions"]]
         if not rows or any(row["observedGeneration"] != obj["metadata"]["generation"] for row in rows):
@@ -136,16 +137,10 @@ def _obey(cluster: SlottedCluster) -> None:
 
 @contextmanager
 def http_route(folder: Path, patch: pytest.MonkeyPatch) -> Generator[Production]:
-    """A namespace whose first slot serves the champion. Names of its Services lead to addresses of the loopback."""
+    """A namespace whose first slot serves the champion. Its pods have addresses of the loopback."""
     production = Production(folder, {"kind": "http_route", "namespace": SPACE}, patch)
     network = f"127.{random.randrange(1, 255)}.{random.randrange(1, 255)}"
-    hosts = {f"slot-{letter}.{SPACE}.svc": f"{network}.{place}" for place, letter in enumerate("ab", 1)}
-    resolve = socket.getaddrinfo
-
-    def resolved(host: Any, *rest: Any, **more: Any) -> Any:
-        return resolve(hosts.get(host.decode() if isinstance(host, bytes) else host, host), *rest, **more)
-
-    patch.setattr(socket, "getaddrinfo", resolved)
+    addresses = {"slot-a": f"{network}.1", "slot-b": f"{network}.2"}
     champion = ModelRef(
         uri=exported_uri(production.exported, NAME, production.champion.digest), digest=production.champion.digest
     )
@@ -156,8 +151,9 @@ def http_route(folder: Path, patch: pytest.MonkeyPatch) -> Generator[Production]
         with cluster.lock:
             return {cluster.data(name)["MODEL_DIGEST"]: weight for name, weight in cluster.weights().items() if weight}
 
-    places = {production.champion.digest: f"{network}.1", production.candidate.digest: f"{network}.2"}
-    with obeying(cluster), production.served({digest: (host, 8000) for digest, host in places.items()}, weights):
+    digests = (production.champion.digest, production.candidate.digest)
+    places = {digest: (host, 8000) for digest, host in zip(digests, addresses.values(), strict=True)}
+    with obeying(cluster, addresses), production.served(places, weights):
         yield production
 
 
