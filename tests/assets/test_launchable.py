@@ -26,6 +26,7 @@ pytestmark = pytest.mark.slow
 
 RECIPES = Path(__file__).parents[2] / "jobs" / "recipes"
 SPOT = RECIPES / "spot_h200_dpo.yaml"
+BUILT = f"compute.kubernetes.image=example.com/trainer@sha256:{'5' * 64}"
 PLAN_PATH = Path("/checkpoints/preference-tuning/iterations/x/training/plan.json")
 
 
@@ -72,7 +73,8 @@ def items_of(count: int) -> tuple[Item, ...]:
 def test_a_launch_that_cannot_go_well_is_refused_before_it_costs(
     plan: TrainingPlan, overrides: list[str], words: str
 ) -> None:
-    recipe = load(SPOT, ["evaluation.max_completion_tokens=512", *overrides])  # the embedded model's context is short
+    short = "evaluation.max_completion_tokens=512"  # as the embedded model's context is
+    recipe = load(SPOT, [BUILT, short, *overrides])
     path = Path(recipe.data_root) / "iterations" / "x" / "training" / "plan.json"
     check = checked(recipe, plan, path)
     assert check.passed is (not words), check.description
