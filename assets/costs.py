@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from assets.records import IterationRecords
 from evals.records import EvalReport
-from k8s.estimate import Range, prices
+from k8s.estimate import prices
+from k8s.hours import Range
 from pipeline.core.storage import Record
 from pipeline.recipe import Judge, Recipe
 from pipeline.recipe.serving import EndpointServing, VllmServing

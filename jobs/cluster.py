@@ -40,6 +40,7 @@ def parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=says)
         add_recipe_arguments(command)
         command.set_defaults(run=run)
+    command.add_argument("--hours", nargs=2, type=float, metavar=("LOW", "HIGH"), help="of a training, as you measured")
     return options
 
 
@@ -144,7 +145,7 @@ def _render(chosen: argparse.Namespace) -> int:
 
 
 def _estimate(chosen: argparse.Namespace) -> int:
-    print(describe(chosen_recipe(chosen)))
+    print(describe(chosen_recipe(chosen), chosen.hours))
     return 0
 
 

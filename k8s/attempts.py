@@ -4,7 +4,8 @@ cluster. Their numbers fence one attempt from the next."""
 from collections.abc import Callable, Sequence
 
 from k8s.classify import Cause, Classification
-from k8s.estimate import Range, prices
+from k8s.estimate import prices
+from k8s.hours import Range
 from pipeline.core import layout
 from pipeline.core.storage import Record, Store
 from pipeline.recipe import Compute

@@ -9,9 +9,10 @@ from typing import Generic, NamedTuple, NoReturn, TypeVar
 from k8s.attempts import GangAttempts, LaunchAttempt, Ledger, ledger
 from k8s.classify import Classification
 from k8s.client import KubernetesClient, Refused
-from k8s.estimate import LaunchEstimate, estimate_launch, expected_hours, over_budget, paid_devices
+from k8s.estimate import LaunchEstimate, estimate_launch, over_budget, paid_devices
 from k8s.follow import GangFollower, GangProgress, Hooks, NotOurs
 from k8s.gang import NO_DIGEST, Gang, evaluation_gang, gang_of
+from k8s.hours import expected_hours
 from k8s.lint import Violation, lint_gang
 from k8s.render import render
 from pipeline.core import layout
@@ -205,9 +206,9 @@ def check_launch(recipe: Recipe, plan: TrainingPlan, plan_path: Path) -> LaunchC
         path = plan_path.parent.with_name(layout.EVAL_PLAN)
         gang = evaluation_gang(plan.iteration, NO_DIGEST, path, recipe.compute)
         findings += lint_gang(gang, render(gang))
-    expected, timeout_s = plan.decision.expected.get(method.kind), recipe.training.timeout_s
-    hours = expected_hours(expected, timeout_s) if expected else (0.0, timeout_s / 3600)
-    cost = estimate_launch(recipe.compute, hours, recipe.training.checkpoints)
+    modelled = plan.decision.expected.get(method.kind)
+    hours, _ = expected_hours(recipe, method, modelled.hours if modelled is not None else None)
+    cost = estimate_launch(recipe.compute, (hours.low, hours.high), recipe.training.checkpoints)
     refusal = over_budget(cost, recipe.compute.budget_usd)
     errors = [finding for finding in findings if finding.severity == "error"]
     return LaunchCheck(

@@ -45,6 +45,29 @@ class Accelerator(Section):
     """Of the peak while training; generation counts at a tenth of it, for it waits on memory."""
     usd_per_hour: float = Field(default=5.0, ge=0, le=1e6)
     """Of one device, at the capacity that the recipe asks for first: put your own contract's price."""
+    usd_per_hour_high: float = Field(default=0.0, ge=0, le=1e6)
+    """Where that price varies, as of spot nodes: its highest. 0: it does not."""
+
+
+class Expected(Section):
+    """What is known of a training before it, for the estimate of hours and dollars: `pt k8s estimate`, the check before
+    a launch."""
+
+    step_s: tuple[PositiveFloat, PositiveFloat] | None = None
+    """Lowest and highest seconds of a step, as measured on these devices: a batch of generation, or of pairs. null:
+    estimated from the floating-point operations, a factor of two either way."""
+    save_s: float = Field(default=8.0, ge=0, le=1e6)
+    """Seconds of a checkpoint, with the validation before it (seed 000)."""
+    start_s: tuple[NonNegativeFloat, NonNegativeFloat] = (60.0, 60.0)
+    """Lowest and highest seconds from the start of the pods to the first step."""
+    parameters_b: PositiveFloat | None = Field(default=None, le=1e6)
+    """Billions of weights, where the base model's folder is not here to be read."""
+    prompt_tokens: PositiveInt = 400
+    """Mean length of a prompt."""
+    completion_tokens: PositiveInt = 400
+    """Mean length of a completion, or of one side of a pair."""
+    iterations_per_year: PositiveInt = 24
+    """For the year's cost (seed 002)."""
 
 
 class Kubernetes(Section):
@@ -84,6 +107,10 @@ class Kubernetes(Section):
     """Of one device of the fallback; 0: that of the accelerator."""
     storage_gb: float = Field(default=0.0, ge=0, le=1e12)
     """Of the volume, for the estimate of an iteration's cost."""
+    storage_hours: float = Field(default=0.0, ge=0, le=1e6)
+    """How long an iteration pays for the volume, if longer than its training runs."""
+    bucket_gb: float = Field(default=0.0, ge=0, le=1e12)
+    """What an iteration leaves in an object store for a month: checkpoints, tables."""
     storage_usd_per_gb_month: float = Field(default=0.14, ge=0, le=1e6)
     """Price of that volume; the default is that of FSx for Lustre (seed 002)."""
     env: dict[Variable, str] = Field(default={})
@@ -128,6 +155,8 @@ class Compute(Section):
     """Training processes on each node: one for each GPU; on CPU, DDP over gloo."""
     accelerator: Accelerator = Accelerator()
     """The device that a training process has."""
+    expected: Expected = Expected()
+    """What is known of a training before it, for the estimate of hours and dollars."""
     kubernetes: Kubernetes | None = None
     """A gang of pods for each training; null: it runs on the machine of its Dagster step."""
     evaluation: EvaluationPod | None = None

@@ -9,6 +9,7 @@ from pipeline.core.estimate import UNKNOWN, Estimate, share
 from pipeline.core.model_files import header, weight_files
 from pipeline.core.storage import Record
 from pipeline.recipe import Accelerator, Training
+from pipeline.recipe.method import TrainingWork
 from pipeline.recipe.methods import AnyMethod, MethodName
 from pipeline.selection.evidence import Evidence, PromptAttempts
 
@@ -51,9 +52,8 @@ def expect(
 
     def expected(method: AnyMethod) -> MethodCost:
         work = method.work(prompt, completion)
-        flops = work.flops_per_parameter * parameters
         material: int = getattr(evidence, method.material)
-        device_hours = flops / (accelerator.peak_tflops * 1e12 * accelerator.utilisation) / 3600
+        device_hours = device_hours_of(work, parameters, accelerator)
         basis = (
             f"estimated: {parameters:,} parameters, {accelerator.utilisation:.0%} of {accelerator.peak_tflops:g} "
             f"TFLOPS training and a tenth of that generating, {CHARS_PER_TOKEN:.0f} characters a token"
@@ -76,6 +76,11 @@ def expect(
         )
 
     return {name: expected(method) for name, method in training.by_name().items()}
+
+
+def device_hours_of(work: TrainingWork, parameters: float, accelerator: Accelerator) -> float:
+    flops = work.flops_per_parameter * parameters
+    return flops / (accelerator.peak_tflops * 1e12 * accelerator.utilisation) / 3600
 
 
 def zero_variance(evidence: Evidence, generations: int) -> Estimate:

@@ -13,7 +13,7 @@ from pipeline.core import layout
 from pipeline.core.processes import Child
 from pipeline.core.storage import Store
 from pipeline.recipe import Recipe
-from pipeline.recipe.methods import Method
+from pipeline.recipe.methods import AnyMethod, Method
 from pipeline.serving.endpoint import Endpoint
 from pipeline.training.journal import PREFIX
 from pipeline.training.plan import TrainingPlan
@@ -102,7 +102,7 @@ def missing_packages(recipe: Recipe, methods: Iterable[Method]) -> list[str]:
     return missing
 
 
-def possible_methods(recipe: Recipe) -> list[Method]:
+def possible_methods(recipe: Recipe) -> list[AnyMethod]:
     """Those that may be trained: the recipe's one, or whichever the evidence will choose."""
     by_name, chosen = recipe.training.by_name(), recipe.selection.method
     return list(by_name.values()) if chosen == "auto" else [by_name[chosen]]

@@ -8,7 +8,7 @@ from assets.costs import ANSWER_PRICE, DEVICE_PRICE, NO_ACCOUNT, NO_GRADES, OTHE
 from assets.kpi import IterationView, read_kpi
 from evals.judged import JudgementLine, spent_on
 from k8s.attempts import LaunchAttempt, ledger
-from k8s.estimate import Range
+from k8s.hours import Range
 from pipeline.core import layout
 from pipeline.core.journal import open_journal
 from pipeline.recipe import load

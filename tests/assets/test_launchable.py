@@ -64,7 +64,7 @@ def items_of(count: int) -> tuple[Item, ...]:
     [
         ([], ""),
         (["compute.budget_usd=100000"], ""),
-        (["compute.budget_usd=1000"], "compute.budget_usd is 1,000.00. Raise it to"),
+        (["compute.budget_usd=10"], "compute.budget_usd is 10.00. Raise it to"),
         (["compute.kubernetes.instance_type=g5.12xlarge"], "8"),
         (["data_root=/elsewhere"], "/elsewhere"),
     ],

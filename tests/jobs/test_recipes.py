@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from evals.runner import sampling
+from k8s.estimate import describe
 from pipeline.core.storage import Store
 from pipeline.recipe import Recipe, load
 from pipeline.recipe.methods import DPO, GRPO
-from pipeline.selection.cost import expect
-from pipeline.selection.evidence import Evidence
 from pipeline.training.distribution import environment
 from pipeline.training.nemo.render import configuration
 from pipeline.training.plan import TrainingPlan
@@ -193,33 +192,6 @@ def test_nemo_rl_is_told_what_the_seed_tells_it(name: str, figures: dict[str, An
 
 
 @pytest.mark.parametrize(
-    ("name", "billions", "prompt", "completion", "says"),
-    [
-        ("own", 7.6, 400, 400, "{hours:.1f} hours for 200 steps of GRPO"),
-        ("own", 7.6, 400, 400, "{step_s:.0f} s a step"),
-        (EKS, 7.6, 120, 512, "a step of 512 tokens is {step_s:.0f} s"),
-        (GSM8K, 1.54, 120, 200, "{step_s:.0f} s a step"),
-        (GSM8K, 1.54, 120, 200, "about {hours:.0f} hours"),
-        (f"{SPOT}_dpo", 32.5, 400, 600, "these 200 steps is {hours:.1f} hours"),
-        (f"{SPOT}_grpo", 32.5, 400, 600, "these 1,000 steps is {hours:.1f} hours"),
-        (GKE, 8.03, 140, 903, "is {step_s:.0f} s)"),
-    ],
-)
-def test_our_estimates_are_those_of_the_cost_model(
-    name: str, billions: float, prompt: int, completion: int, says: str
-) -> None:
-    chosen, settings = recipe(name), method(name)
-    evidence = Evidence.model_construct(
-        prompt_chars=4.0 * prompt, completion_chars=4.0 * completion, attempts=(), frontier_prompts=0, pairs=0
-    )
-    compute = chosen.compute
-    result = expect(evidence, chosen.training, compute.accelerator, round(billions * 1e9), compute.devices)
-    hours = result[settings.kind].hours
-    batches = settings.batches_in(settings.steps)
-    assert says.format(hours=hours, step_s=3600 * hours / batches) in head(name)
-
-
-@pytest.mark.parametrize(
     ("name", "asked"),
     [
         (GSM8K, {"gsm8k": ("target", 2, 1.0, 256)}),
@@ -235,3 +207,15 @@ def test_each_is_judged_on_its_own_task(name: str, asked: dict[str, tuple[str, i
     drawn = {each.name: (each.role, sampling(section, each)) for each in section.asked}
     limits = {of: (role, p.samples, p.temperature, p.max_completion_tokens) for of, (role, p) in drawn.items()}
     assert limits == asked
+
+
+@pytest.mark.parametrize("name", SEEDS)
+def test_the_head_says_what_the_command_prints(name: str) -> None:
+    printed = dict(re.findall(r"(?m)^  ([a-z ]+?)  +([\d., to]+\d)", describe(recipe(name))))
+    assert f"duration: {printed['hours']} hours" in head(name)
+    assert printed["an iteration"] == "0.00" or f"cost: {printed['an iteration']} USD" in head(name)
+
+
+def test_the_recipe_to_copy_has_the_cost_model_s_hours() -> None:
+    (printed,) = re.findall(r"cost model +(.*?), SFT", describe(recipe("own")))
+    assert f"by the cost model {printed} hours" in head("own")

@@ -28,7 +28,7 @@ from tests.fork_server import ForkedProcess, ForkServer
 
 from .fake_api import Answer, FakeApi, Key, Object, key_of
 
-IMAGE = "registry.example.com/preference-tuning/trainer@sha256:" + "0" * 64
+IMAGE = "registry.example.com/preference-tuning/trainer@sha256:" + "1" * 64
 BACKENDS = ("jobset", "volcano", "rayjob")
 FOREVER_S = 1e5
 
