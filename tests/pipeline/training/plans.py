@@ -90,7 +90,8 @@ def make_plan(
     iteration, selection = identify(0, "m", model_ref(base), refs["prompts"], ""), Selection(method=method)
     rows = [row(f"{p.answer}-{reward}", reward, p.prompt, feedback=reward) for p in drawn for reward in (0.0, 1.0)]
     groups = by_prompt(rows)
-    evidence = measure(rows, paired(groups, selection), Trust(), selection, thumbs(groups)[0], FreshSignals(len(best)))
+    fresh = FreshSignals(len(best))
+    evidence = measure(rows, paired(groups, selection), Trust(), selection, thumbs(groups, selection)[0], fresh)
     held_out = {"held_out_pairs": refs["pairs"], "held_out_prompts": refs["prompts"]}
     dataset = dataset_of(store, iteration, evidence, **refs, **held_out)
     methods = {"grpo": GRPO_SETTINGS, "dpo": DPO_SETTINGS, "kto": KTO_SETTINGS, "sft": SFT_SETTINGS}
