@@ -1,7 +1,10 @@
 """What several rooms need: the reference data beside the checkout, a PostgreSQL, an S3 bucket."""
 
 import gc
+import io
+import logging
 import os
+import re
 import signal
 import sqlite3
 import sys
@@ -54,6 +57,13 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("repeatable")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Without the slow tests, a file that has no others is not even imported."""
+    if config.option.markexpr != "not slow" or collection_path.suffix != ".py":
+        return None
+    return re.search(r"^pytestmark = .*mark\.slow\b", collection_path.read_text(), re.MULTILINE) is not None or None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests first, those of the whole loop before the others: none is left at the end."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
@@ -99,6 +109,18 @@ def _few_authorities(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SSL_CERT_FILE", str(authorities))
         yield
+
+
+@pytest.fixture
+def logged() -> Iterator[io.StringIO]:
+    """What is logged from here on, at every level."""
+    text, root = io.StringIO(), logging.getLogger()
+    handler, level = logging.StreamHandler(text), root.level
+    root.addHandler(handler)
+    root.setLevel(logging.DEBUG)
+    yield text
+    root.setLevel(level)
+    root.removeHandler(handler)
 
 
 @pytest.fixture(autouse=True)

@@ -6,6 +6,7 @@ In a program's life they do it once, in that of the tests hundreds of times. Not
 import functools
 import gc
 import os
+import pickle
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -17,12 +18,13 @@ import pytest
 @contextmanager
 def done_once() -> Iterator[None]:
     """Inside, what the tests imported is not looked through for garbage, and the following happens the first time
-    alone: certificate authorities, botocore's descriptions of AWS and Alembic's migrations are read, and MLflow's
-    tables made one migration after the other."""
+    alone: certificate authorities, botocore's descriptions of AWS, Alembic's migrations and each text of YAML are read,
+    and MLflow's tables made one migration after the other."""
     import alembic.script
     import botocore.loaders
     import httpcore2
     import mlflow.store.db.utils
+    import yaml
 
     scripts, described, tables = alembic.script.ScriptDirectory, botocore.loaders.JSONFileLoader, mlflow.store.db.utils
     with pytest.MonkeyPatch.context() as patch:
@@ -30,6 +32,8 @@ def done_once() -> Iterator[None]:
         patch.setattr(described, "load_file", _by_last_argument(described.load_file, str))
         read = _by_last_argument(scripts.from_config, lambda config: config.get_alembic_option("script_location"))
         patch.setattr(scripts, "from_config", staticmethod(read))
+        patch.setattr(yaml, "safe_load", _by_text(yaml.safe_load))
+        patch.setattr(yaml, "safe_load_all", _by_text(lambda text: list(yaml.load_all(text, yaml.SafeLoader))))
         patch.setattr(tables, "_initialize_tables", _copied(tables._initialize_tables))
         gc.freeze()
         gc.collect()  # of nothing: ends what sitecustomize began
@@ -55,6 +59,12 @@ def _by_last_argument(read: Callable[..., Any], key: Callable[[Any], Any]) -> Ca
         return results[name]
 
     return cached
+
+
+def _by_text(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A copy of the value for each call; an open file is read as ever."""
+    pickled = functools.cache(lambda text: pickle.dumps(parse(text)))
+    return lambda text: pickle.loads(pickled(text)) if isinstance(text, str | bytes) else parse(text)
 
 
 def _copied(make: Callable[[Any], None]) -> Callable[[Any], None]:

@@ -3,7 +3,6 @@
 It has no controllers: a test, `world.py` or a recorded sequence (`replay.py`) says what becomes of the objects.
 """
 
-import copy
 import itertools
 import json as text
 import threading
@@ -19,6 +18,11 @@ Key = tuple[str, str, str]
 
 
 VERSIONS = itertools.count(1)
+
+
+def copied(obj: Any) -> Any:
+    """As a client gets it: through JSON."""
+    return text.loads(text.dumps(obj))
 
 
 class Answer(NamedTuple):
@@ -84,14 +88,14 @@ class FakeApi:
     def change(self, key: Key, **sections: Any) -> None:
         """Sections of an object, such as its status, in place of what it had."""
         with self.lock:
-            self.put(key, copy.deepcopy(self.objects[key]) | sections)
+            self.put(key, copied(self.objects[key]) | sections)
 
     def applied(self, key: Key, obj: Object) -> Answer:
         there = self.objects.get(key)
         if there is not None:
             obj = {**there, **obj, "metadata": {**there["metadata"], **obj["metadata"]}}
         self.put(key, obj)
-        return Answer(200, copy.deepcopy(obj))
+        return Answer(200, copied(obj))
 
     def delete(self, key: Key) -> None:
         """With all that it owns."""
@@ -113,10 +117,10 @@ class FakeApi:
         if not name:
             return Answer(200, {"items": self._listed(resource, params)})
         if method == "PATCH" and "apply" in headers["Content-Type"]:
-            return self.applied(key, copy.deepcopy(json))
+            return self.applied(key, copied(json))
         if (there := self.objects.get(key)) is None:
             return refusal(404, f'{resource.plural} "{name}" not found', name)
-        obj = copy.deepcopy(there)
+        obj = copied(there)
         if method == "DELETE":
             wanted = json.get("preconditions", {})
             if any(obj["metadata"].get(field) != value for field, value in wanted.items()):
@@ -127,13 +131,13 @@ class FakeApi:
                 if not _patched(obj, operation):
                     return refusal(422, f"testing {operation['path']} failed", name)
             self.put(key, obj)
-        return Answer(200, copy.deepcopy(obj))
+        return Answer(200, copied(obj))
 
     def _listed(self, resource: ApiResource, params: Mapping[str, str]) -> list[Object]:
         of_kind = [obj for key, obj in self.objects.items() if key[:2] == (resource.group, resource.plural)]
         labels, fields = _pairs(params.get("labelSelector", "")), _pairs(params.get("fieldSelector", ""))
         return [
-            copy.deepcopy(obj)
+            copied(obj)
             for obj in of_kind
             if labels.items() <= obj["metadata"].get("labels", {}).items() and fields.items() <= obj.items()
         ]

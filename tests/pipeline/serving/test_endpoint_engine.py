@@ -1,7 +1,7 @@
 """A server that others keep: asked by seed, answered as it comes, and recorded as far as it shows itself."""
 
+import io
 import json
-import logging
 import threading
 import time
 from typing import Any
@@ -183,19 +183,17 @@ def test_a_route_that_fails_for_now_leaves_no_other_digest() -> None:
         asked_of(server, [])
 
 
-def test_the_key_is_nowhere_but_in_its_header(
-    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_key_is_nowhere_but_in_its_header(logged: io.StringIO, capsys: pytest.CaptureFixture[str]) -> None:
     def echo(server: ChatServer, request: HttpRequest, place: int) -> HttpResponse | None:
         headers = json.dumps({"error": {"message": str(request.headers)}}).encode()
         return HttpResponse(400, headers) if place % 2 else None
 
     log: list[str] = []
-    with caplog.at_level(logging.DEBUG), chat_server(after_probes(echo)) as server:
+    with chat_server(after_probes(echo)) as server:
         decoding, answers = asked_of(server, log=log.append)
     out = capsys.readouterr()
     assert any("<hidden>" in answer.detail for answer in answers.values())
-    shown = [repr(answers), repr(decoding), *log, caplog.text, out.out, out.err]
+    shown = [repr(answers), repr(decoding), *log, logged.getvalue(), out.out, out.err]
     assert not [text for text in shown if KEY in text]
 
 

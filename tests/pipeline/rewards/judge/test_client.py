@@ -1,8 +1,8 @@
 """What is sent, what it may cost, and every way that an endpoint can misbehave: an abstention with its reason."""
 
 import gzip
+import io
 import json
-import logging
 from dataclasses import dataclass
 
 import pytest
@@ -102,19 +102,19 @@ def test_an_endpoint_that_is_lost_costs_one_attempt_a_question() -> None:
 
 @pytest.mark.parametrize("status", [200, 401, 500])
 def test_the_key_is_nowhere_but_in_its_header(
-    status: int, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+    status: int, logged: io.StringIO, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def echo(server: Server, request: Request, place: int) -> Said:
         return Said(status, json.dumps({"error": request.headers}).encode())
 
     log: list[str] = []
-    with caplog.at_level(logging.DEBUG), judging(echo, log=log.append, key=KEY) as (server, judge):
+    with judging(echo, log=log.append, key=KEY) as (server, judge):
         judgements = judge.score(asked(2))
         with pytest.raises(JudgeRefused) as refused:
             judge.admit([])
         assert server.requests[0].headers["Authorization"].endswith(KEY)
     endpoint, out = Endpoint(server.url, KEY), capsys.readouterr()
-    shown = [repr(endpoint), str(endpoint), f"{endpoint}", repr([endpoint]), *log, caplog.text, out.out, out.err]
+    shown = [repr(endpoint), str(endpoint), f"{endpoint}", repr([endpoint]), *log, logged.getvalue(), out.out, out.err]
     shown += [repr(judgements), str(refused.value), repr(vars(judge)), judge.id]
     assert not [text for text in shown if KEY in text]
 
