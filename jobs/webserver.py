@@ -6,8 +6,6 @@ commas; by default 127.0.0.1 and localhost."""
 
 from collections.abc import Iterable
 
-from dagster_webserver import cli
-from dagster_webserver.webserver import DagsterWebserver
 from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse
@@ -56,6 +54,9 @@ class SameOriginMiddleware:
 
 
 def main() -> None:
+    from dagster_webserver import cli
+    from dagster_webserver.webserver import DagsterWebserver
+
     build_middleware = DagsterWebserver.build_middleware
     hosts = (environment().dagster_hosts or "127.0.0.1,localhost").replace(",", " ").split()
 

@@ -8,6 +8,8 @@ import pytest
 pytest.importorskip("faker", reason="Faker, of the extra `dev`, makes the labelled set")
 from benchmarks.pii import measure
 
+pytestmark = pytest.mark.slow
+
 
 @cache
 def measured() -> dict[str, Any]:
@@ -21,13 +23,11 @@ PHONES = {"en_US": 0.84, "en_GB": 0.98, "de_DE": 0.92, "fr_FR": 0.92, "es_ES": 0
 PHONES |= {"ru_RU": 0.92, "ko_KR": 0.98, "ja_JP": 0.98, "zh_CN": 0.98, "en_IN": 0.7, "it_IT": 0.7, "pl_PL": 0.6}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("entity", FLOORS)
 def test_recall_of_each_entity_in_every_locale(entity: str) -> None:
     assert {lo: share for lo, share in measured()["recall"][entity].items() if share < FLOORS[entity]} == {}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("locale", PHONES)
 def test_recall_of_telephone_numbers(locale: str) -> None:
     assert measured()["recall"]["phone"][locale] >= PHONES[locale]

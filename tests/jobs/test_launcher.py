@@ -14,7 +14,6 @@ from types import SimpleNamespace
 import click
 import dagster as dg
 import pytest
-from dagster._daemon.types import DaemonHeartbeat
 
 from jobs import coordinator
 from jobs.coordinator import HEARTBEAT_S, TAKES_RUNS, RunLines, daemon_is_alive
@@ -78,6 +77,8 @@ def test_a_launch_in_another_directory_says_where(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize(("age_s", "is_alive"), [(1.0, True), (HEARTBEAT_S + 5.0, False), (-DAY_S, False)])
 def test_a_daemon_of_before_a_clock_was_set_back_is_gone(age_s: float, is_alive: bool, tmp_path: Path) -> None:
+    from dagster._daemon.types import DaemonHeartbeat
+
     with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
         assert not daemon_is_alive(instance)
         instance.add_daemon_heartbeat(DaemonHeartbeat(time.time() - age_s, TAKES_RUNS, "a daemon", None))

@@ -24,6 +24,8 @@ from pipeline.demo import MODEL_DIR
 from pipeline.demo.desk import MODEL_DIR as DESK_DIR
 from tests.pipeline.core.tool_templates import LOOKUP, OFFERED, TOOL_TEMPLATE, answer, calls
 
+pytestmark = pytest.mark.slow  # its imports take seconds
+
 USER = {"role": "user", "content": "Where is A7?"}
 CALLING = {
     "role": "assistant",
@@ -191,7 +193,6 @@ def test_what_a_template_refuses_is_raised() -> None:
         FolderTemplate("{{ raise_exception('roles must alternate') }}", {}).apply_chat_template([])
 
 
-@pytest.mark.slow
 def test_a_look_at_a_template_imports_nothing_heavy() -> None:
     code = (
         "import sys; from pathlib import Path; from pipeline.core.chat_template import support_of;"

@@ -8,9 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 from safetensors.numpy import load_file, save_file
-from safetensors.torch import save_file as save_tensors
 
 from pipeline.core.model_files import INDEX, ONE_FILE, faults, header
 from pipeline.core.storage import model_ref
@@ -89,6 +87,10 @@ def test_all_that_is_missing_is_named_at_once(folder: Path) -> None:
     assert len(faults(folder)) == 3
 
 
+@pytest.mark.slow
 def test_the_header_of_any_precision_is_read(tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import save_file as save_tensors
+
     save_tensors({"w": torch.zeros(2, 3, dtype=torch.bfloat16)}, tmp_path / ONE_FILE)
     assert header(tmp_path / ONE_FILE) == {"w": ("BF16", [2, 3])}

@@ -26,6 +26,8 @@ from tests.processes import wait_for
 
 from .conftest import put_on_record
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 live.EVERY_S = 0.05
 
@@ -82,7 +84,6 @@ class Training:
         put_on_record(MlflowAddresses(self.url), self.store, self.iteration, weights, weights, failed, metrics=metrics)
 
 
-@pytest.mark.slow
 def test_killed_sender_goes_on_with_its_run_and_its_points(server: str, tmp_path: Path) -> None:
     training = Training(tmp_path, server, "killed-sender")
     command = [sys.executable, "-c", TRAINS, str(tmp_path), server, "killed-sender"]
@@ -138,7 +139,6 @@ def relay(port: int, server: str) -> Generator[None]:
             each.close()
 
 
-@pytest.mark.slow
 def test_server_that_is_away_gets_the_points_later(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,7 +174,6 @@ def silent() -> Iterator[str]:
         yield f"http://127.0.0.1:{held.getsockname()[1]}"
 
 
-@pytest.mark.slow
 def test_silent_server_is_left_behind_at_the_end(silent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "ENDS_WITHIN_S", 0.1)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
@@ -186,7 +185,6 @@ def test_silent_server_is_left_behind_at_the_end(silent: str, tmp_path: Path, mo
     sender.join()
 
 
-@pytest.mark.slow
 def test_failed_training_says_so_until_it_goes_on(server: str, tmp_path: Path) -> None:
     training = Training(tmp_path, server, "failing")
     with pytest.raises(RuntimeError, match="pre-empted"), training.sent(print):

@@ -15,6 +15,8 @@ from pipeline.recipe import Distribution, Training
 from pipeline.training.distribution import assert_distribution, environment
 from pipeline.training.plan import TrainingPlan
 
+pytestmark = pytest.mark.slow  # its imports take seconds
+
 DDP = Distribution()
 SHARDED = [
     Distribution(strategy=strategy, cpu_offload=offload)
@@ -70,7 +72,6 @@ def test_accelerate_state_is_accepted_for_its_plan_alone(distribution: Distribut
         assert_distribution(accelerator(), plan(distribution, processes=4))
 
 
-@pytest.mark.slow
 def test_fsdp_gathers_full_weights_and_wraps_decoder_layers(exported: Any) -> None:
     from peft import LoraConfig, get_peft_model
     from torch.distributed.fsdp import StateDictType

@@ -13,6 +13,8 @@ from pipeline.demo import MODEL_DIR
 from pipeline.training.callback import finite
 from pipeline.training.methods.builder import keep_adapter_precision
 
+pytestmark = pytest.mark.slow  # its imports take seconds
+
 
 def test_adapters_of_a_quantised_base_are_trained_in_fp32() -> None:
     base = AutoModelForCausalLM.from_pretrained(MODEL_DIR, dtype=torch.bfloat16)

@@ -14,8 +14,9 @@ from tests.pipeline.governance.erasure import forget_work
 from tests.pipeline.governance.erasure.conftest import ANN, NAME, Place, World
 from tests.pipeline.governance.erasure.looking import contents, erase, holding, words_of
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_an_erasure_in_a_copy_leaves_the_original_alone(world: World, tmp_path: Path) -> None:
     shutil.copytree(world.place.root, tmp_path / "copy")
     original = contents(world.place.root)
@@ -33,7 +34,6 @@ def test_an_erasure_in_a_copy_leaves_the_original_alone(world: World, tmp_path: 
     assert erase(moved).follows == proof.id and not (tmp_path / "copy").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.variant), 101])
 def test_an_erasure_killed_at_its_writes_ends_the_same(every: int, _made: tuple[World, Path], tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from pipeline.demo import MODEL_DIR
 from pipeline.selection.tables import CHAT, to_rows
 from pipeline.training.methods.answers import end_token, tokenised
 
+pytestmark = pytest.mark.slow  # its imports take seconds
+
 CALLS = """{% for m in messages %}<{{ m.role }}>{{ m.content }}{% if m.tool_calls %}{% for call in m.tool_calls %}\
 {{ call.function.name }}({{ call.function.arguments if call.function.arguments is string \
 else call.function.arguments | tojson }}){% endfor %}{% endif %}<|im_end|>\n{% endfor %}\

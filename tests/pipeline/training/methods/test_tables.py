@@ -15,6 +15,8 @@ from pipeline.training.methods import trainer_of
 from pipeline.training.methods.answers import TokenisedAnswers
 from pipeline.training.methods.builder import MethodTrainer
 
+pytestmark = pytest.mark.slow  # its imports take seconds
+
 
 def arguments(method: Method, monkeypatch: pytest.MonkeyPatch) -> Any:
     plan: Any = SimpleNamespace(

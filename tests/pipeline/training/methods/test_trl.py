@@ -12,6 +12,8 @@ from trl.trainer.sft_trainer import SFTTrainer
 
 from pipeline.training.methods.trl_trainers import GroupTrainer, ThumbTrainer
 
+pytestmark = pytest.mark.slow  # its imports take seconds
+
 PARAMETERS = {
     "_generate_single_turn": ["self", "prompt_ids", "images", "multimodal_fields", "num_generations"],
     "_calculate_rewards": ["self", "inputs", "prompts", "completions", "completion_ids_list"],
@@ -46,7 +48,6 @@ def test_trl_returns_and_logs_what_is_read() -> None:
     assert {*used, "sampling/sampling_logp_difference/mean"} <= keys
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["_metrics", "_logs"])
 def test_trl_has_the_attribute_that_is_read(name: str) -> None:
     assert f"self.{name}" in inspect.getsource(GRPOTrainer)
