@@ -41,8 +41,9 @@ test-all: MARKS :=
 test test-all: .venv/installed
 	@$(MAKE) --no-print-directory -j 2 lint pytest MARKS="$(MARKS)"
 
+# These wait for little, and each worker imports what all of them need.
 test-fast: .venv/installed
-	@$(PYTEST) -m "not slow"
+	@$(PYTEST) -n logical --maxprocesses 4 -m "not slow"
 
 pytest: .venv/installed
 	@$(PYTEST) -m "$(MARKS)"

@@ -24,6 +24,7 @@ from pipeline.recipe.methods import MethodSettings
 from pipeline.training.plan import TrainingPlan
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "weights"), [("1.5B", 1_543_714_304), ("7B", 7_615_616_512)])
 def test_the_shape_is_that_of_the_real_model(name: str, weights: int) -> None:
     import torch

@@ -130,6 +130,7 @@ def test_a_step_splits_over_the_devices(name: str) -> None:
         ),
     ],
 )  # fmt: skip
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_rank")
 def test_trl_takes_it(name: str, figures: dict[str, Any], plan: TrainingPlan, tmp_path: Path) -> None:
     from pipeline.training.methods import trainer_of

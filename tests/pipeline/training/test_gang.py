@@ -234,6 +234,7 @@ def test_nodes_meet_at_the_master_and_never_restart_alone(launch: Callable[..., 
         assert attempts(tmp_path, rank) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("node_rank", "master", "message"), [(2, "127.0.0.1:1", "number them from 0"), (0, "", "host:port of node 0")]
 )

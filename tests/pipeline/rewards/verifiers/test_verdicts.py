@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from benchmarks.pathological import POISON
 from pipeline.rewards.verifiers import Grader, Outcome, VerifierTask, final_answer, plain_number, reference_answer
 from pipeline.rewards.verifiers.structured import same_calls
-from tests.grading import grade, grader
+from tests.grading import grader
 from tests.pipeline.core.tool_templates import answer, calls
 
 
@@ -211,7 +211,7 @@ def test_texts(check: Grader, completion: str, reference: str, exact: str, norma
     assert [g.outcome for g in result] == [exact, normalised]
 
 
-def test_thoughts_are_taken_off_json_calls_and_code() -> None:
+def test_thoughts_are_taken_off_json_calls_and_code(check: Grader) -> None:
     code = "```python\ndef f(x):\n    return len(x.split('</think>\\n'))\n```"
     call = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
     tasks = [
@@ -221,7 +221,7 @@ def test_thoughts_are_taken_off_json_calls_and_code() -> None:
         VerifierTask(f"<think>hm</think>{code}", "assert f('') == 1", "code"),
         VerifierTask(code, "assert f('') == 1", "code"),
     ]  # fmt: skip
-    outcomes = [grade.outcome for grade in grade(tasks, workers=1, timeout_s=60.0)]
+    outcomes = [grade.outcome for grade in check(tasks)]
     assert outcomes == ["correct", "no_answer", "wrong", "correct", "correct"]
 
 
@@ -278,15 +278,15 @@ def test_published_cases(shared_data: Path, check: Grader) -> None:
 
 
 @pytest.mark.shared
-def test_gsm8k_gold_solutions(shared_data: Path) -> None:
+def test_gsm8k_gold_solutions(check: Grader, shared_data: Path) -> None:
     """All 1,319 gold solutions are right about their own answer, and about the next item's only where they agree."""
     items = [json.loads(line) for line in (shared_data / "gsm8k" / "test.jsonl").read_text().splitlines()]
     golds = [item["answer"] for item in items]
     others = golds[1:] + golds[:1]
-    own = grade(list(zip(golds, golds, strict=True)))
+    own = check(list(zip(golds, golds, strict=True)))
     assert len(own) == 1319
     assert Counter(g.outcome for g in own) == {Outcome.correct: 1319}
-    crossed = grade(list(zip(golds, others, strict=True)))
+    crossed = check(list(zip(golds, others, strict=True)))
     values = [(final_answer(gold) or "").replace(",", "") for gold in golds]
     agree = [float(a) == float(b) for a, b in zip(values, values[1:] + values[:1], strict=True)]
     assert [g.outcome is Outcome.correct for g in crossed] == agree
@@ -315,13 +315,13 @@ WANTED = [{"name": "f", "arguments": {"b": [True, None], "a": 1.0}}, {"name": "g
         (G, [{"name": "g", "arguments": "no JSON"}], "unparsable_gold"),
     ],
 )
-def test_calls_are_the_same_by_name_and_arguments(completion: str, reference: Any, outcome: str) -> None:
+def test_calls_are_the_same_by_name_and_arguments(completion: str, reference: Any, outcome: str, check: Grader) -> None:
     text = reference if isinstance(reference, str) else json.dumps(reference)
     assert same_calls(completion, text).outcome == outcome
-    (graded,) = grade([VerifierTask(completion, text, "calls")])
+    (graded,) = check([VerifierTask(completion, text, "calls")])
     assert graded.outcome == Outcome(outcome)
 
 
-def test_other_checks_read_the_text_beside_a_call() -> None:
-    checks = [VerifierTask(f"It is sent.\n{F}", "It is sent.", "exact"), VerifierTask(F, "1", "math")]
-    assert [each.outcome for each in grade(checks)] == [Outcome.correct, Outcome.no_answer]
+def test_other_checks_read_the_text_beside_a_call(check: Grader) -> None:
+    tasks = [VerifierTask(f"It is sent.\n{F}", "It is sent.", "exact"), VerifierTask(F, "1", "math")]
+    assert [each.outcome for each in check(tasks)] == [Outcome.correct, Outcome.no_answer]
