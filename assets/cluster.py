@@ -22,7 +22,7 @@ from pipeline.demo.desk.judges import is_desk_judge
 from pipeline.recipe import Recipe
 from pipeline.recipe.suites import ItemsSuite
 from pipeline.serving.engines import check_addresses, this_machine, too_large
-from pipeline.training.launch import missing_packages
+from pipeline.training.launch import training_faults
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import TrainingResult
 
@@ -106,7 +106,7 @@ def launchable(
     if plan.data is None:
         return dg.AssetCheckResult(check_name=name, passed=True, description="There is nothing to launch.")
     findings, cost, refusals = check_launch(recipe, plan, plan_path)
-    lacks = missing_packages(recipe, [plan.trained_by()])
+    lacks = training_faults(recipe, [plan.trained_by()])
     reasons = [*refusals, *lacks, *gate_refusals(recipe, plan.base.uri, suites())]
     return dg.AssetCheckResult(
         check_name=name,

@@ -11,7 +11,7 @@ from k8s.client import connect
 from pipeline.demo.desk.judges import is_desk_judge
 from pipeline.traces.preflight import preflight
 from pipeline.traces.sources.protocol import Address
-from pipeline.training.launch import missing_packages, possible_methods
+from pipeline.training.launch import possible_methods, training_faults
 
 READS_SUITES, TRAINS = LATER = ("preference_dataset", "policy_checkpoint")
 
@@ -57,11 +57,11 @@ def launch_faults(deployment: Deployment) -> list[str]:
 
 def later_faults(deployment: Deployment, stages: Container[str] = LATER) -> list[str]:
     """What a run with these of the `LATER` stages would only meet after its labels, which may have been paid for:
-    suites that cannot be read or frozen, packages that a training here needs. The recipe has to resolve."""
+    suites that cannot be read or frozen, what a training lacks or cannot do. The recipe has to resolve."""
     recipe = deployment.recipe()
     suites = suite_faults(deployment.store(), recipe.evaluation) if READS_SUITES in stages else []
-    packages = missing_packages(recipe, possible_methods(recipe)) if TRAINS in stages else []
-    return [*suites, *packages]
+    training = training_faults(recipe, possible_methods(recipe)) if TRAINS in stages else []
+    return [*suites, *training]
 
 
 def refuse_later_faults(context: dg.AssetExecutionContext, deployment: Deployment) -> None:

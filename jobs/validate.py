@@ -24,7 +24,7 @@ from pipeline.recipe import Recipe
 from pipeline.recipe.suites import ItemsSuite, SuiteSection, TracesSuite
 from pipeline.rollout.policy import policy_of
 from pipeline.rollout.rules import stage_power
-from pipeline.training.launch import missing_packages, possible_methods
+from pipeline.training.launch import possible_methods, training_faults
 
 
 class CheckedLine(NamedTuple):
@@ -87,7 +87,7 @@ def validate(asked: argparse.Namespace) -> Iterator[CheckedLine]:
         return
     yield fine(f"{settings.recipe_path} resolves: {recipe.name}, digest {recipe.digest()[:12]}")
     yield from _rollout(recipe)
-    yield from (problem(fault) for fault in missing_packages(recipe, possible_methods(recipe)))
+    yield from (problem(fault) for fault in training_faults(recipe, possible_methods(recipe)))
     if not asked.quick:
         yield from _suites(recipe, settings.store())
 

@@ -40,11 +40,13 @@ ENV PYTHONPATH=/app \
     VLLM_NO_USAGE_STATS=1 \
     RAY_USAGE_STATS_ENABLED=0
 
-# Some releases keep /root closed. What user 1000 cannot start fails here, not on eight GPUs.
+# Some releases keep /root closed. What user 1000 cannot start fails here, not on eight GPUs; so does another release
+# than those that pipeline/training/nemo knows.
 RUN chmod a+x /root \
     && cd /opt/nemo-rl \
     && setpriv --reuid=1000 --regid=1000 --clear-groups sh -ec \
-    'uv run python -c "import nemo_rl, ray"; ray --version; python -m pipeline.training --help'
+    'python -m pipeline.training.nemo.limits; uv run python -m pipeline.training.nemo.start --check; ray --version; \
+    python -m pipeline.training --help'
 
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="preference-tuning nemo-rl" \

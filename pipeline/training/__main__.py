@@ -16,6 +16,7 @@ from pipeline.core.redaction import guard_output
 from pipeline.core.storage import digest_dir, digest_file
 from pipeline.training.checkpoints import Superseded, WriterLocked, only_writer
 from pipeline.training.journal import emit
+from pipeline.training.nemo.limits import CHECKOUT
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import (
     BLOCKED,
@@ -27,13 +28,11 @@ from pipeline.training.result import (
     TrainingResult,
 )
 
-NEMO_RL = "/opt/nemo-rl"
-"""Where NVIDIA's container has its checkout."""
 MAX_RESTARTS = 2
 """Of a node's processes after a crash of one, before the launcher hears of it."""
 
 
-def main(plan_path: str, node_rank: int = 0, master: str = "", nemo_rl: str = NEMO_RL, attempt: int = 0) -> int:
+def main(plan_path: str, node_rank: int = 0, master: str = "", nemo_rl: str = CHECKOUT, attempt: int = 0) -> int:
     """Train and return the exit code. `master`: host:port of node 0, where the plan has several nodes. `attempt`: by
     the launcher's count; a later one, or a later start of the same one, supersedes this one."""
     started_at, path = time.time(), Path(plan_path).absolute()
@@ -117,7 +116,7 @@ if __name__ == "__main__":
     options.add_argument("plan")
     options.add_argument("--node-rank", type=int, default=0)
     options.add_argument("--master", default="", help="host:port of node 0")
-    options.add_argument("--nemo-rl", default=NEMO_RL, help="checkout of NeMo RL, for a plan with that engine")
+    options.add_argument("--nemo-rl", default=CHECKOUT, help="checkout of NeMo RL, for a plan with that engine")
     options.add_argument("--attempt", type=int, default=0, help="the launcher's, counted from 1")
     options.add_argument("--parent", type=int, help="pid of who starts this process, which ends with it")
     given = options.parse_args()

@@ -16,6 +16,7 @@ from pipeline.recipe import Recipe
 from pipeline.recipe.methods import AnyMethod, Method
 from pipeline.serving.endpoint import Endpoint
 from pipeline.training.journal import PREFIX
+from pipeline.training.nemo.render import recipe_faults
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import BLOCKED, BLOCKED_WORDS, NEVER_RETRY, PREEMPTED, TrainingResult
 
@@ -73,10 +74,12 @@ def train(
     raise RuntimeError(f"Training ended with exit code {code}. Run it again to resume. Its last lines:\n{tail}")
 
 
-def missing_packages(recipe: Recipe, methods: Iterable[Method]) -> list[str]:
-    """Why a training by one of these methods could not begin here, one line each with what to do."""
+def training_faults(recipe: Recipe, methods: Iterable[Method]) -> list[str]:
+    """Why a training by one of these methods could not begin, one line each with what to do."""
     training = recipe.training
-    if recipe.compute.kubernetes is not None or training.engine != "trl":
+    if training.engine == "nemo_rl":
+        return recipe_faults(recipe, methods)
+    if recipe.compute.kubernetes is not None:
         return []
     if absent := [name for name in TRAINS if not _is_installed(name)]:
         return [

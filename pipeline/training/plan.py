@@ -135,11 +135,9 @@ def plan_training(
         if data is not None:
             _refuse_unmeasured(made)
         if training.engine == "nemo_rl" and data is not None:  # before nodes are asked for what it cannot express
-            from pipeline.training.nemo.data import refuse as refuse_rows  # which know the plan
-            from pipeline.training.nemo.render import refuse
+            from pipeline.training.nemo.render import refuse  # which knows the plan
 
             refuse(made)
-            refuse_rows(made)
         return made
 
     with shared_lock(store):

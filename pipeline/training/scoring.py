@@ -34,7 +34,7 @@ def scorers_of(context: IterationContext) -> FreshScorers:
     reward: tuple[ScorerName, ...] = tuple(name for name in configured if getattr(rewards.fresh, name) > 0)
     problem = ""
     if training.engine != "trl":
-        problem = f"training.engine {training.engine} knows right and wrong alone. Set trl"
+        problem = f"training.engine {training.engine} has no second scorer. Set trl"
     elif not reward:
         problem = "rewards.fresh weighs no scorer that the recipe has. Add rewards.judge or rewards.reward_model"
     elif not training.validation.every_steps or not training.checkpoints.keep_best:

@@ -1,97 +1,78 @@
-"""What NeMo RL leaves: its output lines read as metrics in our names (an unknown line is passed over), and its
-checkpoints, of which it resumes the highest number without a look inside."""
+"""What NeMo RL leaves: the steps that its loggers are given, as metrics in our names, and its checkpoints, of which it
+resumes the highest number without a look inside."""
 
 import json
 import math
 import re
 import shutil
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipeline.training.nemo.render import METRIC
+from pipeline.training.nemo.start import LOGGED
 
 Row = dict[str, float]
 
-_BULLET = re.compile(r"\s*[•-]\s+(?P<label>[^:]+):\s+(?P<value>[-+\w.]+)(?P<unit>%?)")
 _STEP = re.compile(r"=+ Step \d+/\d+ =+\s*$")
-_SECTION = re.compile(r"\W*(Training Results|Validation Results|Validation Timing|Timing|Performance Metrics)\b.*:\s*$")
-
-LABELS = {
-    "Training Results": {
-        "loss": ("loss",),
-        "avg reward": ("reward", "accuracy"),
-        "avg total reward": ("reward", "accuracy"),
-        "mean generation length": ("completions/mean_length",),
-    },
-    "Timing": {
-        "total step time": ("seconds/step",),
-        "generation": ("seconds/generate",),
-        "reward_calculation": ("seconds/reward",),
-        "policy_and_reference_logprobs": ("seconds/logprobs",),
-        "policy_training": ("seconds/update",),
-        "checkpointing": ("seconds/save",),
-    },
-    "Performance Metrics": {
-        "e2e (tokens/sec/gpu)": ("tokens_per_s_per_device",),
-        "e2e (tokens/sec)": ("tokens_per_s",),
-        "training model floating point utilization": ("mfu",),
-    },
-    "Validation Results": {
-        "accuracy": ("held_out/accuracy",),
-        "average response length": ("held_out/length",),
-    },
-    "Validation Timing": {"total validation time": ("seconds/validation",)},
+NAMES = {
+    "train/loss": "loss",
+    "train/reward": "reward",
+    "train/grad_norm": "grad_norm",
+    "train/kl_penalty": "kl",
+    "train/approx_entropy": "entropy",
+    "train/mean_gen_tokens_per_sample": "completions/mean_length",
+    "train/truncation_rate": "completions/clipped_ratio",
+    "timing/train/total_step_time": "seconds/step",
+    "timing/train/generation": "seconds/generate",
+    "timing/train/reward_calculation": "seconds/reward",
+    "timing/train/policy_and_reference_logprobs": "seconds/logprobs",
+    "timing/train/policy_training": "seconds/update",
+    "timing/train/checkpointing": "seconds/save",
+    "performance/tokens_per_sec_per_gpu": "tokens_per_s_per_device",
+    "performance/tokens_per_sec": "tokens_per_s",
+    "performance/train_fp_utilization": "mfu",
+    "validation/accuracy": "held_out/accuracy",
+    "validation/avg_length": "held_out/length",
+    "timing/validation/total_validation_time": "seconds/validation",
 }
-"""By section of its output and lower-case label: our metrics."""
+"""NeMo RL's names (nemo_rl/algorithms/grpo.py and loss functions of releases 0.6.0 and 0.7.0) to ours."""
+LAST = "timing/train/total_step_time"
+"""In what a step logs last."""
 Say = Callable[[str], None]
 INFO = "training_info.json"
 WEIGHTS = Path("policy", "weights", "model")
 ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
 PARTS = ("config.yaml", "train_dataloader.pt", "policy/optimizer", "policy/tokenizer")
 """Of a checkpoint. Without an optimizer NeMo RL begins with a fresh one."""
-UNSEEN = ("kl", "entropy", "grad_norm", "frac_reward_zero_std", "completions/clipped_ratio", "text/distinct")
-"""Metrics with a limit in `training.sentinel` that it sends to logging services alone."""
 
 
 class Output:
-    """Reads lines from `step` on, which is where the training resumes. Its own count starts again with each epoch."""
+    """Gathers what is logged of a step, in several lines, to one row."""
 
-    def __init__(self, step: int) -> None:
-        self.step = step
-        """The last one whose results were read."""
-        self._section = ""
+    def __init__(self) -> None:
         self._row: Row = {}
-        self._results = False
 
     def read(self, line: str) -> Row | None:
-        """Take a line; returns a step's row once the next step begins."""
-        if _STEP.search(line):
-            return self.flush()
-        if header := _SECTION.match(line):
-            self._section = header[1]
-            if self._section == "Training Results":
-                self.step, self._results = self.step + 1, True
-        elif match := _BULLET.match(line):
-            text = match["value"].rstrip("s") if self._section.endswith("Timing") else match["value"]
-            with suppress(ValueError):
-                value = float(text) / (100 if match["unit"] else 1)
-                names = LABELS.get(self._section, {}).get(match["label"].strip().lower(), ())
-                self._row |= dict.fromkeys(names, value)
-        return None
+        """Take a line; returns a step's row once all of it was logged."""
+        if not line.startswith(LOGGED):
+            return None
+        logged: dict[str, float] = json.loads(line.removeprefix(LOGGED))
+        values = {NAMES[name]: value for name, value in logged.items() if name in NAMES}
+        before = self.flush() if self._row.get("step") not in (None, logged["step"]) else None
+        if values:
+            self._row |= {"step": float(logged["step"]), **values}
+        return before or (self.flush() if LAST in logged else None)
 
     def flush(self) -> Row | None:
-        """The row that is open, if its step was finished."""
-        row = self._row
-        done = self._results or any(name.startswith("held_out/") for name in row)  # asked before the first step
-        self._row, self._results, self._section = {}, False, ""
-        if not done:
+        """The row that is open, if its step was finished; at 0 the base model is validated."""
+        row, self._row = self._row, {}
+        if not row or ("loss" not in row and row["step"] > 0):
             return None
         extra = row.get("seconds/save", 0.0) + row.get("seconds/validation", 0.0)
         if "seconds/step" in row:  # NeMo RL counts them in
             row["seconds/step"] = max(0.0, row["seconds/step"] - extra)
-        return {"step": float(self.step), **row}
+        return row
 
 
 def begins(line: str) -> bool:

@@ -4,23 +4,28 @@ refused with its name, or named in `WITHOUT_EFFECT`; a key that the example sets
 Departure: KL and advantages are clamped as the example says."""
 
 import math
-from collections.abc import Mapping, Sequence
-from pathlib import PurePath
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path, PurePath
 from typing import Any
 
-from pipeline.recipe.methods import GRPO
-from pipeline.training.nemo import data
+from pipeline.core.storage import DatasetRef, ModelRef
+from pipeline.recipe import Recipe
+from pipeline.recipe.methods import GRPO, Method
+from pipeline.training.nemo import data, start
+from pipeline.training.nemo.limits import CHECKOUT, EXAMPLE, LOSSES, checkout_fault, limits
 from pipeline.training.plan import TrainingPlan
 
 Tree = dict[str, Any]
 
 PYTHON = ("uv", "run", "python", "-u")
 """NeMo RL's environments are uv's; unbuffered, because its output is followed."""
-EXAMPLE = "examples/configs/grpo_math_1B.yaml"
-"""In the checkout; its keys are inherited."""
-FREE = ("data.train", "data.validation", "data.default")
-"""Sections whose keys depend on the data set: the example shows those of its own."""
+FREE = ("data.train", "data.validation", "data.default", "env")
+"""Sections whose keys depend on data set and environment: the example shows those of its own."""
 METRIC = "val:accuracy"
+PLAN, STATISTICS = "plan.json", "statistics.json"
+"""In the workspace: what the scorers read, and what they say of the newest batch."""
+ENVIRONMENTS = {start.REWARD: "reward", start.ACCURACY: "accuracy"}
 MICRO_BATCH = 4
 """Sequences of a device's forward pass, where trainer_args say nothing: the example's."""
 TRLS = {
@@ -30,16 +35,17 @@ TRLS = {
     "grpo.use_dynamic_sampling": False,
     "loss_fn.ratio_clip_min": 0.2,
     "loss_fn.ratio_clip_max": 0.2,
+    "policy.optimizer.kwargs.weight_decay": 0.0,
+    "policy.optimizer.kwargs.betas": [0.9, 0.999],
 }
-"""TRL's own, where trainer_args say nothing else."""
-LOSSES = {"dapo": True, "grpo": False}
-"""Our `loss_type` to NeMo RL's `token_level_loss`."""
+"""TRL's own, where trainer_args say nothing else. A weight decay also counts for norms and biases here, which TRL
+leaves out: with an adapter there are none."""
 WITHOUT_EFFECT = {
     "grpo.kl_stop": "of a training on scores, which it is refused",
     "validation.prompts": "the plan's held-out file is cut to it already",
     "training.threads": "of a training on CPU",
     "training.timeout_s": "the launcher's",
-    "training.sentinel": "looks at the rows that come back; its rules on what NeMo RL does not print are silent",
+    "training.sentinel": "looks at the rows that come back",
     "training.grace_s": "read when SIGTERM comes: how long a save under way may take",
     "training.engine": "the choice of this engine",
 }
@@ -47,12 +53,9 @@ WITHOUT_EFFECT = {
 
 
 def grpo_of(plan: TrainingPlan) -> GRPO:
-    """The plan's settings. Raises ValueError for another method than GRPO."""
+    """The settings of a plan that is not refused."""
     method = plan.trained_by()
-    if not isinstance(method, GRPO):
-        raise ValueError(
-            f"training.engine nemo_rl: {method.title} is not rendered for NeMo RL. Set training.engine trl."
-        )
+    assert isinstance(method, GRPO), "another method is refused"
     return method
 
 
@@ -74,8 +77,8 @@ def configuration(plan: TrainingPlan, folder: str, checkout: str, max_tokens: in
             "reference_policy_kl_type": "k3",
             "token_level_loss": LOSSES[grpo.loss_type],
         },
-        "env": {"math": {"math_verify_impl": "hf_math_verify", "num_workers": plan.rewards.verifier.workers}},
-        "policy": _policy(plan, grpo, max_tokens),
+        "env": {name: {"command": scorer(space, what)} for name, what in ENVIRONMENTS.items()},
+        "policy": _policy(plan, grpo),
         "checkpointing": _checkpointing(plan, str(space / "checkpoints")),
         "data": data.section(plan, str(space)),
         "logger": {
@@ -87,7 +90,12 @@ def configuration(plan: TrainingPlan, folder: str, checkout: str, max_tokens: in
         "cluster": {"num_nodes": plan.nodes, "gpus_per_node": plan.processes},
     }
     micro_batch = math.gcd(grpo.examples_per_update // plan.world_size, MICRO_BATCH)
-    free = {**TRLS, "policy.train_micro_batch_size": micro_batch}
+    free = {
+        **TRLS,
+        "policy.train_micro_batch_size": micro_batch,
+        data.TOTAL: max_tokens,
+        data.TOKENIZER: plan.base.uri,
+    }
     for key, value in {**free, **grpo.trainer_args}.items():
         _set(tree, key, value)
     return tree
@@ -95,7 +103,13 @@ def configuration(plan: TrainingPlan, folder: str, checkout: str, max_tokens: in
 
 def command(config_path: str, python: Sequence[str] = PYTHON) -> list[str]:
     """Of the training, in the checkout."""
-    return [*python, "examples/run_grpo.py", "--config", config_path]
+    return [*python, "-m", start.__name__, "--config", config_path]
+
+
+def scorer(workspace: PurePath, what: str) -> list[str]:
+    """Command line of the process that an environment asks: what completions are worth, or their accuracy."""
+    files = (workspace / PLAN, workspace / STATISTICS)
+    return [sys.executable, "-m", "pipeline.training.nemo.scorer", *map(str, files), what]
 
 
 def conversion(step_folder: PurePath, out: str, python: Sequence[str] = PYTHON) -> list[str]:
@@ -114,59 +128,42 @@ def unknown_keys(tree: Mapping[str, Any], example: Mapping[str, Any]) -> list[st
     return [key for key in _keys(tree) if key not in known and key != "defaults" and not key.startswith(free)]
 
 
+def recipe_faults(recipe: Recipe, methods: Iterable[Method]) -> list[str]:
+    """Why NeMo RL could not train a recipe by each of these methods, one line each with what to change."""
+    training, compute = recipe.training, recipe.compute
+    looks, devices = training.validation.every_steps > 0, compute.nodes * compute.processes
+    unfit = (line for method in methods for line in limits(training, method, devices, looks))
+    faults = list(dict.fromkeys(unfit))
+    if not faults:
+        try:
+            configuration(_sketch(recipe), "/run", CHECKOUT, 1)
+        except ValueError as error:
+            faults.append(f"training.grpo.{error}")
+    if compute.kubernetes is None and (fault := checkout_fault(Path(CHECKOUT))):
+        faults.append(f"training.engine nemo_rl: {fault}")
+    return faults
+
+
+def _sketch(recipe: Recipe) -> TrainingPlan:
+    """The plan of a training by GRPO as far as the recipe decides it."""
+    training, compute = recipe.training, recipe.compute
+    rows = DatasetRef(uri="/rows", rows=training.validation.prompts, digest="")
+    return TrainingPlan.model_construct(
+        base=ModelRef(uri=recipe.base_model.uri, digest=""),
+        data=rows,
+        held_out=rows if training.validation.every_steps else None,
+        method=training.grpo,
+        training=training.without_methods(),
+        rewards=recipe.rewards,
+        nodes=compute.nodes,
+        processes=compute.processes,
+    )
+
+
 def refuse(plan: TrainingPlan) -> None:
-    """Raise ValueError that lists every setting NeMo RL cannot express, and what to change. Its math environment has
-    one turn, and pays 1 for a right answer and 0 for any other."""
-    grpo, training, rewards, devices = grpo_of(plan), plan.training, plan.rewards, plan.world_size
-    lora, validation, checkpoints, strategy = (
-        training.lora, training.validation, training.checkpoints, training.distribution.strategy,
-    )  # fmt: skip
-    paid = {name for name, weight in rewards.verified.model_dump().items() if weight}
-    save, look = (grpo.batches_in(each.every_steps) for each in (checkpoints, validation))
+    """Raise ValueError that lists every setting NeMo RL cannot express, and what to change."""
     looks = plan.held_out is not None
-    resources = [f"policy.generation.colocated.resources.{name}" for name in ("gpus_per_node", "num_nodes")]
-    undivided = grpo.generation == "vllm_server" and not any(key in grpo.trainer_args for key in resources)
-    limits = {
-        f"lora.quantise {lora and lora.quantise!r}: its LoRA trains on an unquantised base. Set none.": (
-            lora is not None and lora.quantise != "none"
-        ),
-        f"lora.target_modules {lora and lora.target_modules!r}: it knows other patterns. Set all-linear.": (
-            lora is not None and lora.target_modules != "all-linear"
-        ),
-        f"distribution.strategy {strategy!r}: its DTensor backend shards everything. Set fsdp2.": (
-            strategy == "zero2" or (strategy == "ddp" and devices > 1)
-        ),
-        "checkpoints.interruption_every_s: it saves every so many steps. Unset it, and set every_steps.": (
-            checkpoints.interruption_every_s is not None
-        ),
-        "checkpoints.mirror: it copies nothing. Unset it, and put data_root on a shared volume.": (
-            checkpoints.mirror is not None
-        ),
-        f"grpo.loss_type {grpo.loss_type!r}: set one of {', '.join(LOSSES)}.": grpo.loss_type not in LOSSES,
-        "grpo.generation 'transformers': it draws completions with vLLM. Set vllm_colocate.": (
-            grpo.generation == "transformers"
-        ),
-        f"grpo.generation 'vllm_server': give it devices, in trainer_args {' or '.join(resources)}.": undivided,
-        f"grpo: {grpo.examples_per_update} completions an update do not split over {devices} devices.": (
-            grpo.examples_per_update % devices != 0
-        ),
-        f"validation.max_completion_tokens {validation.max_completion_tokens}: it validates as it trains. Set "
-        f"{grpo.max_completion_tokens} as in grpo.": (
-            looks and validation.max_completion_tokens != grpo.max_completion_tokens
-        ),
-        f"grpo.temperature {grpo.temperature}: held-out answers would be drawn at it too. Set 1.0.": (
-            looks and grpo.temperature != 1.0
-        ),
-        f"checkpoints.every_steps: a checkpoint every {save} batches of generation is not one in every {look}, when "
-        "held-out prompts are asked, and would have no accuracy. Set a multiple.": looks and save % look != 0,
-    }
-    problems = [f"training.{text}" for text, wrong in limits.items() if wrong]
-    if paid != {"correct"}:
-        others = ", ".join(sorted(paid - {"correct"})) or "nothing"
-        problems.append(f"rewards.verified pays {others}: it knows right and wrong. Keep correct alone above 0.")
-    if rewards.verifier.kind != "math":
-        problems.append(f"rewards.verifier.kind {rewards.verifier.kind!r}: it checks with math-verify. Set math.")
-    if problems:
+    if problems := limits(plan.training, plan.trained_by(), plan.world_size, looks):
         raise ValueError(
             "\n".join(["NeMo RL cannot train this plan; change these, or set training.engine trl:", *problems])
         )
@@ -190,16 +187,14 @@ def _algorithm(plan: TrainingPlan, grpo: GRPO) -> Tree:
     return settings
 
 
-def _policy(plan: TrainingPlan, grpo: GRPO, max_tokens: int) -> Tree:
+def _policy(plan: TrainingPlan, grpo: GRPO) -> Tree:
     """Model, batches, optimizer and LoRA, as the Trainer and PEFT mean them: both engines train the same thing."""
     extra, lora = grpo.trainer_args, plan.training.lora
     steps = grpo.batches  # a step of its scheduler is a batch of generation
     tree: Tree = {
         "model_name": plan.base.uri,
-        "tokenizer": {"name": plan.base.uri},
         "precision": "bfloat16",
         "train_global_batch_size": grpo.examples_per_update,
-        "max_total_sequence_length": max_tokens,
         "dtensor_cfg": {
             "_v2": True,  # the first one ignores lora_cfg, trains every weight and says nothing
             "enabled": True,
@@ -209,7 +204,7 @@ def _policy(plan: TrainingPlan, grpo: GRPO, max_tokens: int) -> Tree:
         "max_grad_norm": 1.0,
         "optimizer": {
             "name": "torch.optim.AdamW",
-            "kwargs": {"lr": grpo.learning_rate, "weight_decay": 0.0, "betas": [0.9, 0.999], "eps": 1e-8},
+            "kwargs": {"lr": grpo.learning_rate, "eps": 1e-8},
         },
         "scheduler": [  # NeMo RL chains schedulers, which takes a second one and a milestone
             {

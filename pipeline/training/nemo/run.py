@@ -1,6 +1,7 @@
 """A training by NeMo RL, which resumes by itself from its newest checkpoint. Raises ValueError for what no retry mends
 (64), SystemExit(143) after a pre-emption, RuntimeError for a crash."""
 
+import json
 import shutil
 import signal
 import subprocess
@@ -8,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +19,13 @@ from pipeline.core import layout
 from pipeline.core.model_files import adapter_config
 from pipeline.core.processes import Child
 from pipeline.core.storage import CheckpointRef, write_atomically
+from pipeline.rewards.custom import custom_scorer
 from pipeline.training.account import result_of
 from pipeline.training.journal import Kind, MetricsLog, TrainingJournal, read_journal, read_rows, step_line
 from pipeline.training.nemo import data
+from pipeline.training.nemo.limits import EXAMPLE, checkout_fault
 from pipeline.training.nemo.output import (
     ADAPTER,
-    UNSEEN,
     WEIGHTS,
     Output,
     Row,
@@ -33,8 +36,9 @@ from pipeline.training.nemo.output import (
     whole,
 )
 from pipeline.training.nemo.render import (
-    EXAMPLE,
+    PLAN,
     PYTHON,
+    STATISTICS,
     command,
     configuration,
     conversion,
@@ -48,6 +52,8 @@ from pipeline.training.sentinel import HealthMonitor
 from pipeline.training.weights import publish_weights
 
 KILL_AFTER_S = 10.0
+IMPORTED = "imported"
+"""Folder of the workspace where NeMo RL's Python finds this package, and none of those that are installed beside it."""
 
 
 def run(
@@ -63,7 +69,6 @@ def run(
     Raises ValueError, RuntimeError or SystemExit as the module says."""
     folder, checkout = folder.absolute(), checkout.absolute()
     config = prepare(plan, folder, checkout)
-    say(f"health: off for {', '.join(UNSEEN)}, which NeMo RL does not print; the sentinel watches the rest")
     attempt = _Attempt(plan, folder, say)
     attempt.train(command(str(config), python), checkout, fence)
     fence()
@@ -79,19 +84,24 @@ def run(
 
 def prepare(plan: TrainingPlan, folder: Path, checkout: Path) -> Path:
     """Write configuration and data; returns the configuration's path. Raises ValueError for what will never run."""
-    example = checkout / EXAMPLE
-    if not example.is_file():
-        raise ValueError(
-            f"No NeMo RL in {checkout}: {EXAMPLE} is missing. Give the path of a checkout of NVIDIA-NeMo/RL."
-        )
+    if fault := checkout_fault(checkout):
+        raise ValueError(fault)
+    if custom := custom_scorer("verified", plan.rewards):
+        with closing(custom):
+            custom.start()
     space = Path(workspace(plan, str(folder)))
     longest = data.write(plan, space, grpo_of(plan).max_completion_tokens)
     tree = configuration(plan, str(folder), str(checkout), longest)
-    if unknown := unknown_keys(tree, yaml.safe_load(example.read_text())):
+    if unknown := unknown_keys(tree, yaml.safe_load((checkout / EXAMPLE).read_text())):
         raise ValueError(
             f"The NeMo RL in {checkout} does not know {', '.join(unknown)}: its example has no such key. Correct "
             "trainer_args, or check out another release."
         )
+    write_atomically(space / PLAN, plan.model_dump_json())
+    (space / IMPORTED).mkdir(exist_ok=True)
+    if not (link := space / IMPORTED / "pipeline").is_dir():
+        link.unlink(missing_ok=True)
+        link.symlink_to(Path(__file__).parents[2])
     path = space / "config.yaml"
     write_atomically(path, yaml.safe_dump(tree, sort_keys=False))
     return path
@@ -105,7 +115,7 @@ class _Attempt:
         space = Path(workspace(plan, str(folder)))
         self._root, metrics = space / "checkpoints", folder / layout.METRICS_FILE
         self._lora = plan.training.lora is not None
-        self._method = plan.trained_by()
+        self._method, self._beta = plan.trained_by(), grpo_of(plan).beta
         self._steps = self._method.batches_in(self._method.steps)
         saved = whole(self._root, self._lora, say)
         self.reached = saved[0].step if saved else 0
@@ -119,7 +129,7 @@ class _Attempt:
         self.watch = HealthMonitor(plan.training.sentinel, say=say)
         for row in self.rows:
             self.watch.add(row)
-        self._output = Output(self.reached)
+        self._output, self._statistics = Output(), space / STATISTICS
         self._begun = self._preempted = False
         self._child: Child | None = None
 
@@ -136,10 +146,13 @@ class _Attempt:
         if self.reached >= self._steps or self.stopped:
             return
         grace_s = min(KILL_AFTER_S, 0.1 * self._plan.training.grace_s)
-        cache = {"HF_DATASETS_CACHE": str(self._root.parent / "cache")}  # an erasure looks there
+        ours = {
+            "HF_DATASETS_CACHE": str(self._root.parent / "cache"),  # an erasure looks there
+            "PYTHONPATH": str(self._root.parent / IMPORTED),
+        }
         before = signal.signal(signal.SIGTERM, self._terminate)
         try:
-            with Child(line, grace_s, watched=True, cwd=checkout, environment=cache) as self._child:
+            with Child(line, grace_s, watched=True, cwd=checkout, environment=ours) as self._child:
                 if self._preempted:  # SIGTERM came while it was being started
                     self._child.end()
                 for printed in self._child.lines():
@@ -174,7 +187,7 @@ class _Attempt:
 
     def _terminate(self, *_: Any) -> None:
         self._preempted = True
-        self.journal.add("stopping", self.ours(self._output.step), why="SIGTERM")
+        self.journal.add("stopping", self.ours(self.reached), why="SIGTERM")
         threading.Thread(target=self._end_after_save, daemon=True).start()
 
     def _end_after_save(self) -> None:
@@ -196,6 +209,10 @@ class _Attempt:
             return
         self.reached = int(row["step"])
         row["step"] = step = self.ours(self.reached)
+        if not self._beta:
+            row.pop("kl", None)  # without a reference NeMo RL says 0
+        if "loss" in row and self._statistics.is_file():
+            row.update(json.loads(self._statistics.read_text()))
         kinds: dict[Kind, str] = {"validated": "validation", "saved": "save"}
         for kind, name in kinds.items():
             if (seconds := row.pop(f"seconds/{name}", None)) is not None:
@@ -217,9 +234,7 @@ def export(
     """Publish `adapter` and `model` in `folder`; without LoRA the one reference stands for both. LoRA is merged here:
     NeMo RL's converters merge Megatron checkpoints only. `step`: in optimizer steps. Raises RuntimeError when the
     conversion fails, ValueError for weights that are missing, don't belong or are not finite."""
-    from transformers import AutoTokenizer
-
-    tokenizer: Any = AutoTokenizer.from_pretrained(plan.base.uri)
+    tokenizer = data.tokenizer_of(plan)
     source, converted = saved.folder / WEIGHTS, folder / ".hf"
 
     def adapter(staging: Path) -> None:

@@ -5,7 +5,7 @@ import pytest
 from pipeline.recipe import Distribution, Lora, Training
 from pipeline.recipe.methods import DPO
 from pipeline.training import launch
-from pipeline.training.launch import missing_packages
+from pipeline.training.launch import training_faults
 from tests.contexts import recipe_of
 
 OFFLOADED = Training(distribution=Distribution(strategy="zero2", cpu_offload=True))
@@ -20,7 +20,7 @@ OFFLOADED = Training(distribution=Distribution(strategy="zero2", cpu_offload=Tru
     ],
 )
 def test_packages_of_the_extra_gpu_are_named_with_the_way_round(training: Training, lacks: list[str]) -> None:
-    missing = missing_packages(recipe_of(training=training), [DPO()])
+    missing = training_faults(recipe_of(training=training), [DPO()])
     assert len(missing) == bool(lacks)
     assert all(words in line for line in missing for words in lacks)
 
@@ -28,7 +28,7 @@ def test_packages_of_the_extra_gpu_are_named_with_the_way_round(training: Traini
 def test_an_optimizer_in_the_hosts_memory_wants_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "_is_installed", lambda package: True)
     monkeypatch.setattr(launch, "COMPILER", "no-such-compiler")
-    (line,) = missing_packages(recipe_of(training=OFFLOADED), [DPO()])
+    (line,) = training_faults(recipe_of(training=OFFLOADED), [DPO()])
     assert "there is no no-such-compiler on PATH" in line and "cpu_offload to false" in line
     sharded = Training(distribution=Distribution(strategy="zero2"))
-    assert missing_packages(recipe_of(training=sharded), [DPO()]) == []
+    assert training_faults(recipe_of(training=sharded), [DPO()]) == []

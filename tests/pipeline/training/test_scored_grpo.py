@@ -64,7 +64,7 @@ SCORED: dict[str, Any] = {"judge": rubric(), "fresh": BOTH, "reward_model": Rewa
         ({}, {}, "rewards.fresh weighs no scorer that the recipe has"),
         ({"judge": rubric()}, {}, "rewards.fresh pays by judge alone, and nothing else could watch"),
         ({"judge": rubric(), "fresh": BOTH}, {"validation": Validation()}, "Set training.validation.every_steps"),
-        ({"judge": rubric()}, {"engine": "nemo_rl"}, "training.engine nemo_rl knows right and wrong alone"),
+        ({"judge": rubric()}, {"engine": "nemo_rl"}, "training.engine nemo_rl has no second scorer"),
         (SCORED, {}, "reward model may not score a training: it is not there"),
         (
             SCORED,

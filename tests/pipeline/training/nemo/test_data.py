@@ -1,4 +1,4 @@
-"""The data files: NeMo RL's documented shapes, exactly the plan's rows, and what it cannot carry."""
+"""The data files: NeMo RL's documented shapes, exactly the plan's rows, rendered as TRL renders them."""
 
 import json
 from pathlib import Path
@@ -7,18 +7,22 @@ from typing import Any
 import pytest
 
 from pipeline.demo import MODEL_DIR
+from pipeline.training.methods.builder import load_tokenizer
 from pipeline.training.nemo import data
+from pipeline.training.nemo.start import as_rendered
 
-from .plans import drawn, make_plan, prompts
+from .plans import SECTIONS, drawn, make_plan, prompts
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_grpo_rows_are_input_and_output_in_the_plans_order(tmp_path: Path) -> None:
+def test_rows_are_the_rendered_prompts_in_the_plans_order(tmp_path: Path) -> None:
     data.write(make_plan(tmp_path), tmp_path, 32)
-    assert lines(tmp_path / "train.jsonl") == [{"input": p.prompt, "output": p.answer} for p in drawn(24)]
+    found = lines(tmp_path / "train.jsonl")
+    assert [json.loads(line["output"]) for line in found] == prompts(24)
+    assert all(problem.prompt in line["input"] for problem, line in zip(drawn(24), found, strict=True))
     held_out = lines(tmp_path / "validation.jsonl")
     assert len(held_out) == 6 * 2 and held_out[::2] == held_out[1::2], "each is answered twice"
 
@@ -35,19 +39,66 @@ def test_the_limit_is_the_longest_sequence(tmp_path: Path) -> None:
     assert data.write(plan, tmp_path, 32) == max(map(len, asked)) + 32
 
 
-SYSTEM = [{"role": "system", "content": "x"}, *prompts(1)[0]["prompt"]]
+QUESTION = prompts(1)[0]
+TURNS = [
+    {"role": "system", "content": "7+2"},
+    {"role": "user", "content": "1+1"},
+    {"role": "assistant", "content": "2"},
+    {"role": "user", "content": "3"},
+]
+
+
+def test_system_messages_and_turns_read_as_under_trl(tmp_path: Path) -> None:
+    """By the same template, in one text, which NeMo RL only makes token ids of."""
+    plan = make_plan(tmp_path, rows=[{**QUESTION, "prompt": TURNS, "verifier": "code"}])
+    data.write(plan, tmp_path, 32)
+    (line,) = lines(tmp_path / "train.jsonl")
+    tokenizer = load_tokenizer(plan)
+    assert line["input"] == tokenizer.apply_chat_template(TURNS, tokenize=False, add_generation_prompt=True)
+    assert json.loads(line["output"]) == {**QUESTION, "prompt": TURNS, "verifier": "code"}
+    messages = [{"role": role, "content": line[side]} for role, side in (("user", "input"), ("assistant", "output"))]
+    datum = as_rendered({"messages": messages, "task_name": "train"}, None, tokenizer, 1024, 3)
+    (prompt,) = datum["message_log"]
+    wanted = tokenizer.apply_chat_template(TURNS, add_generation_prompt=True, return_dict=False)
+    assert prompt["token_ids"].tolist() == wanted and datum["length"] == len(wanted)
+    assert datum["extra_env_info"] == json.loads(line["output"]) and datum["idx"] == 3
+
+
+def grpo(**args: Any) -> dict[str, Any]:
+    return {"grpo": {**SECTIONS["grpo"].model_dump(), "trainer_args": args}}
 
 
 @pytest.mark.parametrize(
-    ("rows", "limit", "complaint"),
+    ("sections", "limit", "complaint"),
     [
-        ([*prompts(3), {**prompts(1)[0], "prompt": SYSTEM}], 32, "1 of 10 prompts are not one message"),
-        ([*prompts(4), {**prompts(1)[0], "verifier": "code"}], 32, "1 of 11 references are not checked"),
-        (prompts(3), 5000, "reads 1024"),
+        ({}, 5000, "reads 1024"),
+        (grpo(**{data.TOTAL: 20}), 32, f"{data.TOTAL} 20: the longest prompt has"),
     ],
 )
-def test_rows_that_cannot_be_carried_are_refused(
-    rows: list[dict[str, Any]], limit: int, complaint: str, tmp_path: Path
+def test_prompts_that_are_too_long_are_refused(
+    sections: dict[str, Any], limit: int, complaint: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match=complaint):
-        data.write(make_plan(tmp_path, rows=rows), tmp_path, limit)
+        data.write(make_plan(tmp_path, **sections), tmp_path, limit)
+
+
+def test_a_tokenizer_and_a_length_of_its_own_are_taken(tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    other: Any = AutoTokenizer.from_pretrained(MODEL_DIR)
+    other.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    other.save_pretrained(tmp_path / "tokenizer")
+    plan = make_plan(tmp_path, **grpo(**{data.TOKENIZER: str(tmp_path / "tokenizer"), data.TOTAL: 400}))
+    assert data.write(plan, tmp_path, 32) == 400
+    assert [line["input"] for line in lines(tmp_path / "train.jsonl")] == [p.prompt for p in drawn(24)]
+
+
+def test_a_prompt_that_the_template_refuses_is_no_crash(tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    strict: Any = AutoTokenizer.from_pretrained(MODEL_DIR)
+    strict.chat_template = "{{ raise_exception('no system role') }}"
+    strict.save_pretrained(tmp_path / "tokenizer")
+    plan = make_plan(tmp_path, **grpo(**{data.TOKENIZER: str(tmp_path / "tokenizer")}))
+    with pytest.raises(ValueError, match="refuses a prompt: no system role"):
+        data.write(plan, tmp_path, 32)

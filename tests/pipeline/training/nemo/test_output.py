@@ -1,66 +1,53 @@
-"""Output lines to rows: NeMo RL's own words, as seed 003 shows them, validations, and lines nobody knows."""
+"""Lines of output to rows: the steps that NeMo RL's loggers are given, validations, and lines nobody knows."""
+
+import json
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.training.nemo.output import Output, Row, begins
-
-STEP = """\
-========================= Step 100/100 =========================
-▶ Preparing batch...
-📊 Validation Results:
-    • Accuracy: 0.6250
-    • Average response length: 903.0 tokens
-    • Samples processed: 512
-
-  ⏱️  Validation Timing:
-    • Total validation time: 24.44s
-Saving checkpoint for step 100...
-(DTensorPolicyWorkerV2[rank=0] pid=262448, ip=10.4.1.6) Saving tokenizer (or processor) to /data/tmp_step_100
-Logged data to logs/exp_002/train_data_step99.jsonl
-
-📊 Training Results:
-  • Loss: 0.0351
-  • Generation KL Error: 0.0012
-  • Avg Reward: 0.2407
-  • Mean Generation Length: 903.4531
-
-⏱️  Timing:
-  • Total step time: 122.87s
-  • generation: 39.05s (31.8%)
-  • checkpointing: 21.48s (17.5%)
-  • policy_training: 16.89s (13.7%)
-  • policy_and_reference_logprobs: 7.74s (6.3%)
-  • prepare_for_generation/total: 3.25s (2.6%)
-  • reward_calculation: 0.03s (0.0%)
-
-🔍 Performance Metrics:
-  • Mean Total Tokens per Sample: 906.36
-  • Throughputs (per GPU):
-    - E2E (Samples/sec/gpu): 1.04
-    - E2E (Tokens/sec/gpu): 1087.21
-    - Generation Worker Group (Tokens/sec/gpu): 3420.66
-  • Throughputs (per Group):
-    - E2E (Tokens/sec): 17395.32
-  • Training FLOPS: 5864.40 TFLOPS (366.53 TFLOPS per rank)
-  • Training Model Floating Point Utilization: 16.29%
-"""
+from pipeline.training.nemo.start import LOGGED
 
 
-def read(text: str, step: int = 0) -> list[Row]:
-    output = Output(step)
+def logged(step: int, prefix: str, **values: float) -> str:
+    return LOGGED + json.dumps({"step": step, **{f"{prefix}/{name}": value for name, value in values.items()}}) + "\n"
+
+
+def step_lines(step: int) -> str:
+    """As a GRPO step logs, with seed 003's figures of its 100th."""
+    return "".join(
+        [
+            f"{'=' * 25} Step {step}/100 {'=' * 25}\n▶ Preparing batch...\n",
+            logged(step, "validation", accuracy=0.625, avg_length=903.0),
+            logged(step, "timing/validation", total_validation_time=24.44),
+            f"Saving checkpoint for step {step}...\n",
+            logged(step, "train", loss=0.0351, reward=0.2407, mean_gen_tokens_per_sample=903.4531, grad_norm=1.2,
+                   kl_penalty=0.015, approx_entropy=0.4, truncation_rate=0.125, lr=1e-6),
+            logged(step, "performance", tokens_per_sec_per_gpu=1087.21, tokens_per_sec=17395.32,
+                   train_fp_utilization=0.1629),
+            logged(step, "timing/train", total_step_time=122.87, generation=39.05, checkpointing=21.48,
+                   policy_training=16.89, policy_and_reference_logprobs=7.74, reward_calculation=0.03),
+        ]
+    )  # fmt: skip
+
+
+def read(text: str) -> list[Row]:
+    output = Output()
     rows = [*map(output.read, text.splitlines(keepends=True)), output.flush()]
     return [row for row in rows if row is not None]
 
 
 def test_a_step_of_nemo_rl_becomes_a_row() -> None:
-    (row,) = read(STEP, step=99)
+    (row,) = read(step_lines(100))
     assert row == {
         "step": 100,
         "loss": 0.0351,
         "reward": 0.2407,
-        "accuracy": 0.2407,
+        "grad_norm": 1.2,
+        "kl": 0.015,
+        "entropy": 0.4,
         "completions/mean_length": 903.4531,
+        "completions/clipped_ratio": 0.125,
         "held_out/accuracy": 0.625,
         "held_out/length": 903.0,
         "seconds/step": 122.87 - 21.48 - 24.44,
@@ -76,26 +63,26 @@ def test_a_step_of_nemo_rl_becomes_a_row() -> None:
     }
 
 
-def test_steps_are_counted_from_where_the_training_resumes() -> None:
-    assert [row["step"] for row in read(STEP * 3, step=40)] == [41, 42, 43]
+def test_a_row_is_whole_once_its_times_are_logged() -> None:
+    output, lines = Output(), (step_lines(41) + step_lines(42)).splitlines(keepends=True)
+    known = [(at, row["step"]) for at, line in enumerate(lines) if (row := output.read(line))]
+    assert known == [(len(lines) // 2 - 1, 41), (len(lines) - 1, 42)]
 
 
 def test_a_step_that_was_not_finished_is_no_row() -> None:
-    assert not read("=== Step 1/9 ===\n▶ Preparing batch...\n")
-    once_more = "=== Step 1/9 ===\n▶ Computing advantages...\n" * 3  # dynamic sampling draws again
-    assert [row["step"] for row in read(once_more + STEP)] == [1]
+    assert not read(logged(4, "validation", accuracy=0.5))
+    assert not read(logged(0, "timing/setup", total_setup_time=60.0))
 
 
 def test_what_the_base_model_can_do_is_the_row_of_step_0() -> None:
-    before = "▶ Starting validation at step 0...\n📊 Validation Results:\n    • Accuracy: 0.2500\n"
-    rows = read(before + STEP)
-    assert rows[0] == {"step": 0, "held_out/accuracy": 0.25} and rows[1]["step"] == 1
-    assert begins(before.splitlines()[0]) and begins(STEP.splitlines()[0]) and not begins("▶ Setting up model...")
+    before = "▶ Starting validation at step 0...\n" + logged(0, "validation", accuracy=0.25)
+    assert read(before) == [{"step": 0, "held_out/accuracy": 0.25}]
+    assert [row["step"] for row in read(before + step_lines(1))] == [0, 1]
+    assert begins(before.splitlines()[0]) and begins(step_lines(1).splitlines()[0])
+    assert not begins("▶ Setting up model...")
 
 
-@given(st.lists(st.text(), max_size=30), st.integers(0, 100))
-def test_no_line_whatever_stops_a_training(lines: list[str], step: int) -> None:
-    output = Output(step)
-    for line in lines:
-        output.read(line)
-    assert output.step >= step
+@given(st.lists(st.text(), max_size=30))
+def test_no_line_whatever_stops_a_training(lines: list[str]) -> None:
+    output = Output()
+    assert not any(output.read(line) for line in lines)

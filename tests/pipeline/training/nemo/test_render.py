@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.recipe import Checkpoints, Distribution, Lora, Rewards, Training, Validation, load
+from pipeline.recipe import Checkpoints, Distribution, Lora, Training, Validation, load
 from pipeline.recipe.methods import GRPO
-from pipeline.recipe.rewards import Verifier, Weights
-from pipeline.training.nemo.render import EXAMPLE, WITHOUT_EFFECT, configuration, refuse, unknown_keys
+from pipeline.training.nemo.limits import EXAMPLE
+from pipeline.training.nemo.render import WITHOUT_EFFECT, configuration, refuse, unknown_keys
 from pipeline.training.plan import TrainingPlan
 
-from .plans import CORRECT, SECTIONS, make_plan
+from .plans import SECTIONS, make_plan
 
 Tree = dict[str, Any]
 RECIPES = Path(__file__).parents[4] / "jobs" / "recipes"
@@ -112,9 +112,6 @@ THREE = {"nodes": 3, "distribution": {"strategy": "fsdp2"}}
     [
         (THREE, "do not split over 3"),
         ({"processes": 2}, "Set fsdp2"),
-        ({"rewards": Rewards()}, "pays format, length"),
-        ({"rewards": Rewards(verified=Weights(format=1.0))}, "Keep correct alone"),
-        ({"rewards": Rewards(verified=CORRECT, verifier=Verifier(kind="code"))}, "checks with math-verify"),
         ({"checkpoints": {"every_steps": 3}}, "Set a multiple"),
         (grpo(loss_type="dr_grpo"), "dapo, grpo"),
         (grpo(generation="transformers"), "Set vllm_colocate"),
@@ -129,7 +126,12 @@ def test_what_it_cannot_express_is_refused(change: dict[str, Any], word: str, tm
 
 def test_trainer_args_reach_keys_of_nemo_rl(tmp_path: Path) -> None:
     args = {"policy.generation.vllm_cfg.gpu_memory_utilization": 0.5, "policy.dtensor_cfg.tensor_parallel_size": 2}
-    tree = rendered(make_plan(tmp_path, **grpo(trainer_args=args)))
+    adam = {"policy.optimizer.kwargs.weight_decay": 0.01, "policy.optimizer.kwargs.betas": [0.9, 0.95]}
+    tree = rendered(make_plan(tmp_path, **grpo(trainer_args={**args, **adam})))
+    assert (
+        tree["policy"]["optimizer"]["kwargs"] | {"weight_decay": 0.01, "betas": [0.9, 0.95], "eps": 1e-8}
+        == (tree["policy"]["optimizer"]["kwargs"])
+    )
     assert tree["policy"]["generation"]["vllm_cfg"] == {"gpu_memory_utilization": 0.5}
     assert tree["policy"]["dtensor_cfg"]["lora_cfg"]["use_triton"] is False
 

@@ -14,11 +14,15 @@ import pytest
 import yaml
 
 from pipeline.core.storage import digest_dir, digest_file
+from pipeline.recipe import Rewards
+from pipeline.recipe.rewards import Weights
 from pipeline.training.checkpoints.claims import Superseded, claim
 from pipeline.training.nemo.render import configuration, workspace
 from pipeline.training.nemo.run import run
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import TrainingResult
+from tests.pipeline.rewards.functions import QUALITY, write_function
+from tests.pipeline.rewards.test_custom import ANSWERS, GOLD
 from tests.processes import is_alive, wait_for
 
 from .plans import SECTIONS, make_plan
@@ -38,6 +42,7 @@ def checkout(tmp_path: Path) -> Path:
     configs.mkdir()
     tree = configuration(make_plan(tmp_path / "example"), "/run", "/nemo", 100)
     del tree["defaults"]
+    tree["env"] = {"math": {"num_workers": 8}}
     (configs / "grpo_math_1B.yaml").write_text(yaml.safe_dump(tree))
     behave(root)
     return root
@@ -165,6 +170,38 @@ def test_training_gone_wrong_is_stopped_at_its_best_checkpoint(checkout: Path, t
     result = trained(make_plan(tmp_path, checkpoints={"every_steps": 2, "keep_best": 2}), tmp_path, checkout)
     assert result.health.verdict == "STOP" and result.health.findings[-1].step == 5
     assert result.checkpoint.step == 2
+
+
+def test_kl_and_gradients_of_nemo_rl_reach_the_sentinel(checkout: Path, tmp_path: Path) -> None:
+    logged = {str(step): {"kl_penalty": 0.9, "grad_norm": 20.0, "approx_entropy": 0.4} for step in range(1, 7)}
+    behave(checkout, logged=logged)
+    grpo = {**SECTIONS["grpo"].model_dump(), "beta": 0.01}
+    result = trained(make_plan(tmp_path, grpo=grpo), tmp_path, checkout)
+    assert {finding.rule: finding.verdict for finding in result.health.findings} == {"kl": "STOP", "grad_norm": "HOLD"}
+    assert result.metrics[1] | {"kl": 0.9, "grad_norm": 20.0, "entropy": 0.4} == result.metrics[1]
+
+
+@pytest.mark.variant
+def test_the_seeds_reward_is_paid_through_ray(checkout: Path, tmp_path: Path) -> None:
+    """By the real Ray, from the registered environment to the scorer's process: what TRL's reward function says."""
+    pytest.importorskip("ray")
+    custom = write_function(tmp_path, QUALITY, "quality")
+    rewards = Rewards(verified=Weights(custom=1.0), custom=custom)
+    row = {"prompt": [{"role": "user", "content": "Why?"}], "reference": GOLD, "verifier": "normalised"}
+    behave(checkout, answers=[*ANSWERS, GOLD])
+    result = trained(make_plan(tmp_path, rows=[row] * 24, rewards=rewards), tmp_path, checkout)
+    scored = json.loads((checkout / "rewards.json").read_text())
+    assert scored["train"] == pytest.approx([*ANSWERS.values(), 0.5 + 0.15], abs=1e-6)
+    assert scored["validation"] == [0.0] * 5 + [1.0], "held-out answers are right or wrong"
+    statistics = {"component/custom": 1.0, "accuracy": 1 / 6, "abstained": 0.0, "frac_reward_zero_std": 0.0}
+    assert result.metrics[1] | statistics == pytest.approx(result.metrics[1])
+
+
+def test_a_function_that_cannot_be_called_is_refused(checkout: Path, tmp_path: Path) -> None:
+    custom = write_function(tmp_path, "def quality(prompt): return 1.0", "quality")
+    plan = make_plan(tmp_path, rewards=Rewards(verified=Weights(custom=1.0), custom=custom))
+    with pytest.raises(ValueError, match="quality"):
+        trained(plan, tmp_path, checkout)
 
 
 def test_a_checkout_that_does_not_fit_is_refused(checkout: Path, tmp_path: Path) -> None:

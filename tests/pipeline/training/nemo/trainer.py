@@ -7,7 +7,9 @@ from pipeline.training.nemo import data
 from pipeline.training.nemo.run import run
 from pipeline.training.plan import TrainingPlan
 
-data._longest_prompt = lambda *_: 100  # the tokenizer's libraries take longer to import than all the rest to run
+# The tokenizer's libraries take longer to import than all the rest to run.
+data.tokenizer_of = lambda plan: lambda texts, **_: {"input_ids": [[0] * 68 for _ in texts]}
+data._rendered = lambda tokenizer, rows: [row["prompt"][0]["content"] for row in rows]
 
 
 def say(line: str) -> None:

@@ -3,7 +3,8 @@
 Its weights are numbers that each step changes, so a resume that loses or repeats a step ends with others. What goes
 wrong is in `behaviour.json` beside `examples`: `pause_at` (a step after which it waits to be killed), `pause_in` (a
 save in which it waits for the file `finish`), `torn` (a save that leaves a step without its training_info.json),
-`no_last` (exit 0 without the last checkpoint), `loss` (from a step on), `accuracy` (by step).
+`no_last` (exit 0 without the last checkpoint), `loss` (of a step), `accuracy` (by step), `logged` (more of a step),
+`answers` (completions, scored by the environments on Ray; their rewards are left in `rewards.json`).
 """
 
 import argparse
@@ -17,6 +18,9 @@ from pathlib import Path
 
 import numpy as np
 import yaml
+from nemo_rl.data.processors import PROCESSOR_REGISTRY
+from nemo_rl.environments.utils import create_env
+from nemo_rl.utils.logger import Logger
 from safetensors.numpy import load_file, save_file
 
 CHECKOUT = Path(__file__).parent.parent
@@ -50,6 +54,8 @@ def main():
     behaviour = json.loads((CHECKOUT / "behaviour.json").read_text())
     settings, saving = config["grpo"], config["checkpointing"]
     train = rows(config["data"]["train"], ("input", "output"))
+    if "answers" in behaviour:
+        score(config, train[0], behaviour["answers"])
     per_step = settings["num_prompts_per_step"]
     steps = min(settings["max_num_steps"], settings["max_num_epochs"] * (len(train) // per_step))
     root = Path(saving["checkpoint_dir"])
@@ -67,21 +73,43 @@ def main():
         loss = behaviour.get("loss", {}).get(str(step), 1 / step)
         if step % saving["save_period"] == 0 or (step == steps and not behaviour.get("no_last")):
             save(config, root, step, state, accuracy, behaviour)
-        print(f"\n📊 Training Results:\n  • Loss: {loss:.4f}")
-        print("  • Avg Reward: 0.5000")
-        print("\n⏱️  Timing:\n  • Total step time: 0.50s\n  • generation: 0.20s (40.0%)")
-        print("  • checkpointing: 0.10s (20.0%)\n\n🔍 Performance Metrics:", flush=True)
+        found = {"loss": loss, "reward": 0.5, "histogram": [1, 2], **behaviour.get("logged", {}).get(str(step), {})}
+        Logger().log_metrics(found, step, prefix="train")
+        Logger().log_metrics({"tokens_per_sec": 100.0}, step, prefix="performance")
+        spent = {"total_step_time": 0.5, "generation": 0.2, "checkpointing": 0.1}
+        Logger().log_metrics(spent, step, prefix="timing/train")
         if behaviour.get("pause_at") == step:
             print(f"{'=' * 25} Step {step + 1}/{steps} {'=' * 25}", flush=True)
             signal.pause()
     print("Max number of steps has been reached, stopping training early", flush=True)
 
 
+def score(config, row, answers):
+    import ray
+
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    messages = [{"role": "user", "content": row["input"]}, {"role": "assistant", "content": row["output"]}]
+    datum = {"messages": messages, "task_name": "train"}
+    process = PROCESSOR_REGISTRY[config["data"]["default"]["processor"]]
+    found = process(datum, None, lambda *_, **__: {"input_ids": [[1, 2]]}, 100, 0)
+    asked = [[*found["message_log"], {"role": "assistant", "content": answer}] for answer in answers]
+    names = {part: config["data"][part]["env_name"] for part in ("train", "validation")}
+    environments = {part: create_env(env_name=name, env_config=config["env"][name]) for part, name in names.items()}
+    infos = [found["extra_env_info"]] * len(answers)
+    steps = {part: ray.get(each.step.remote(asked, infos)) for part, each in environments.items()}
+    assert all(len(step.observations) == len(answers) and step.terminateds.all() for step in steps.values())
+    rewards = {part: step.rewards.tolist() for part, step in steps.items()}
+    ray.get([each.shutdown.remote() for each in environments.values()])
+    (CHECKOUT / "rewards.json").write_text(json.dumps(rewards))
+    ray.shutdown()
+
+
 def look(behaviour, step, config):
     rows(config["data"]["validation"], ("input", "output"))
     accuracy = behaviour.get("accuracy", {}).get(str(step), 0.5)
-    print(f"▶ Starting validation at step {step}...\n\n📊 Validation Results:\n    • Accuracy: {accuracy:.4f}")
-    print("    • Average response length: 12.0 tokens\n\n  ⏱️  Validation Timing:\n    • Total validation time: 0.05s")
+    print(f"▶ Starting validation at step {step}...", flush=True)
+    Logger().log_metrics({"accuracy": accuracy, "avg_length": 12.0}, step, prefix="validation")
+    Logger().log_metrics({"total_validation_time": 0.05}, step, prefix="timing/validation")
     return accuracy
 
 

@@ -1,0 +1,5 @@
+import sys
+
+
+class PY_EXECUTABLES:
+    SYSTEM = sys.executable

@@ -1,0 +1,3 @@
+MAJOR = 0
+MINOR = 7
+PATCH = 0
