@@ -3,10 +3,11 @@ in docs/health.md. A rule is silent where its metric is absent."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from statistics import stdev
 
 from pipeline.core.estimate import Z95
 from pipeline.recipe import Sentinel
-from pipeline.training.history import HELD_OUT, VALIDATIONS, MetricChange, MetricHistory, Row
+from pipeline.training.history import HELD_OUT, VALIDATIONS, WINDOW, MetricChange, MetricHistory, Row
 from pipeline.training.result import Health, HealthFinding, Verdict
 
 Said = tuple[Verdict, str] | None
@@ -25,6 +26,9 @@ ABSTAINED = 0.2  # of completions without a reward, because their check failed
 ZERO_VARIANCE = 0.8  # share of groups without a gradient
 TRUNCATED = 0.2  # share of completions that are cut off at the length limit
 COMPONENT_SHARE = 0.7  # of the reward's variance, from one component other than correctness
+LOSS_SPIKE = (10.0, 0.5)  # times the largest loss before, and at least this
+FLAT_STEPS = 50  # from which a reward that has not risen is said
+GENERATION_RISE = 0.5  # share by which the time of a generated token may rise
 SAMPLING_GAP = 0.1  # mean |log-probability in vLLM - in the policy| in nats a token; bf16 alone makes about 0.01
 BRAKES = ("answer_kl", "second_score")
 """Rules that end a training early where an earlier checkpoint beat the start: that one is the candidate."""
@@ -236,6 +240,40 @@ def grad_norm(watch: HealthMonitor) -> Said:
     return _suspect(watch, f"grad_norm was over {limit:g} all the time") if values and min(values) > limit else None
 
 
+def loss_spike(watch: HealthMonitor) -> Said:
+    """A loss that is beyond all that it was in the first window and in the one before."""
+    values, (times, least) = [abs(value) for value in watch.values("loss")], LOSS_SPIKE
+    if "loss" not in watch.row or len(values) <= WINDOW:
+        return None
+    before = max(*values[:WINDOW], *values[-WINDOW - 1 : -1])
+    loss = watch.row["loss"]
+    return _suspect(watch, f"loss jumped to {loss:.3g}") if values[-1] > max(times * before, least) else None
+
+
+def reward_flat(watch: HealthMonitor) -> Said:
+    """A fall beyond the noise between steps; and, as a note, no rise beyond it in a long training."""
+    change = next(iter(watch.changes("reward")), None)
+    if change is None or change.last >= SOLVED or (watch.level("accuracy") or 0.0) >= SOLVED:
+        return None
+    values = watch.values("reward")
+    noise = Z95 * math.hypot(stdev(values[:WINDOW]), stdev(values[-WINDOW:])) / math.sqrt(WINDOW)
+    if change.fall > ACCURACY_FALL and -change.rise > noise:
+        return _suspect(watch, str(change))
+    flat = len(values) >= FLAT_STEPS and change.rise <= noise
+    return ("PASS", f"no rise in {len(values)} steps: {change}") if flat else None
+
+
+def generation(watch: HealthMonitor) -> Said:
+    """A note on the machine: the time of a token, for longer answers take longer."""
+    seconds, length = (
+        next(iter(watch.changes(name)), None) for name in ("seconds/generate", "completions/mean_length")
+    )
+    if seconds is None or length is None or seconds.first * length.last <= 0:
+        return None
+    slower = seconds.last * length.first / (seconds.first * length.last) - 1
+    return ("PASS", f"a generated token takes {slower:.0%} longer than at first") if slower > GENERATION_RISE else None
+
+
 def _over(watch: HealthMonitor, limit: float, *names: str) -> Said:
     levels = ((name, watch.level(name)) for name in names)
     over = [f"{name} is {level:.2f}" for name, level in levels if level is not None and level > limit]
@@ -261,6 +299,9 @@ RULES: dict[str, Callable[[HealthMonitor], Said]] = {
     "second_score": second_score,
     "unwatched": unwatched,
     "entropy": entropy,
+    "loss_spike": loss_spike,
+    "reward_flat": reward_flat,
+    "generation": generation,
     "length": lambda watch: _changed(
         watch, "length", lambda c: abs(c.rise) > watch.settings.length_drift * c.first, "completions/mean_length"
     ),

@@ -23,6 +23,7 @@ HEALTHY: Row = {
     "loss": -0.05, "grad_norm": 0.4, "reward": 0.5, "reward_std": 0.4, "frac_reward_zero_std": 0.4, "entropy": 0.5,
     "kl": 0.02, "completions/mean_length": 100.0, "completions/clipped_ratio": 0.02, "accuracy": 0.5, "abstained": 0.0,
     "component/correct": 0.95, "component/format": 0.05, "text/prefix_share": 0.1, "text/distinct_2": 0.6,
+    "seconds/generate": 20.0,
     "text/refusals": 0.0, "text/answered": 0.95, "sampling/sampling_logp_difference/mean": 0.01,
 }  # fmt: skip
 VALIDATED: Row = {
@@ -91,6 +92,16 @@ def test_a_healthy_training_passes() -> None:
         ("entropy", "HOLD", {"entropy": to(0.5, 0.1)}, {"entropy": to(0.5, 0.2)}),
         ("entropy", "HOLD", {"entropy": to(0.5, 2.0)}, {"entropy": to(0.5, 1.4)}),
         ("entropy", "HOLD", {"entropy": to(0.5, 2.0)}, {**SOLVING, "entropy": to(0.5, 2.0)}),  # no errors are left
+        ("loss_spike", "HOLD", {"loss": lambda step: 0.6 if step == STEPS else -0.05},
+         {"loss": lambda step: 0.5 if step == STEPS else -0.05}),
+        ("loss_spike", "HOLD", {"loss": lambda step: 8.0 if step == STEPS else 0.7},
+         {"loss": lambda step: 6.9 if step == STEPS else 0.7}),
+        ("reward_flat", "HOLD", {"reward": to(0.5, 0.39)}, {"reward": to(0.5, 0.41)}),
+        ("reward_flat", "HOLD", {"reward": to(0.5, 0.3)},
+         {"reward": lambda step: (0.3 if step > 6 else 0.5) + (0.4 if step % 3 else -0.2)}),  # noise
+        ("generation", "PASS", {"seconds/generate": to(20, 31)}, {"seconds/generate": to(20, 29)}),
+        ("generation", "PASS", {"seconds/generate": to(20, 31)},
+         {"seconds/generate": to(20, 31), "completions/mean_length": to(100, 120)}),
         ("length", "HOLD", {"completions/mean_length": to(100, 140)}, {"completions/mean_length": to(100, 125)}),
         ("length", "HOLD", {"held_out/length": to(100, 60)}, {"held_out/length": to(100, 75)}),
         ("template", "HOLD", {"text/prefix_share": to(0.1, 0.4)}, {"text/prefix_share": 0.4}),
@@ -294,6 +305,15 @@ def test_a_step_without_rewards_names_the_reason() -> None:
     row = {"step": 1.0, "abstained": 1.0, "abstained/judge_unreachable": 0.75, "abstained/judge_timeout": 0.25}
     (finding,) = last([row])
     assert finding.reason == "no completion of the step has a reward: judge_unreachable"
+
+
+def test_a_reward_that_does_not_rise_is_said_in_time() -> None:
+    flat = history(steps=50)
+    assert found(flat[:49]) == {} and found(flat) == {"reward_flat": "PASS"}
+    (finding,) = last(flat)
+    assert finding.reason == "no rise in 50 steps: reward went from 0.5 to 0.5"
+    assert found(history({"reward": to(0.5, 0.51)}, steps=50)) == {}
+    assert found(history({"reward": 0.95}, steps=50)) == {}, "there is little to rise to"
 
 
 def test_every_rule_is_tried() -> None:
