@@ -36,7 +36,7 @@ class RewardEnvironment(EnvironmentInterface):
             next_stop_strings=[None] * len(asked),
             rewards=rewards,
             terminateds=torch.ones_like(rewards),
-            answers=None,
+            answers=[None] * len(asked),
         )
 
     def global_post_process_and_metrics(self, batch: Any) -> tuple[Any, dict[str, float]]:

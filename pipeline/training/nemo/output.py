@@ -54,10 +54,13 @@ class Output:
         self._row: Row = {}
 
     def read(self, line: str) -> Row | None:
-        """Take a line; returns a step's row once all of it was logged."""
-        if not line.startswith(LOGGED):
+        """Take a line; returns a step's row once all of it was logged. One that was cut is passed over."""
+        try:
+            logged: dict[str, float] = json.loads(line.removeprefix(LOGGED)) if line.startswith(LOGGED) else {}
+        except ValueError:
             return None
-        logged: dict[str, float] = json.loads(line.removeprefix(LOGGED))
+        if not logged:
+            return None
         values = {NAMES[name]: value for name, value in logged.items() if name in NAMES}
         before = self.flush() if self._row.get("step") not in (None, logged["step"]) else None
         if values:

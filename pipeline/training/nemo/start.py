@@ -35,7 +35,8 @@ def extend() -> None:
 
     def printed(logger: Any, metrics: dict[str, Any], step: int, prefix: str = "", *rest: Any, **more: Any) -> None:
         values = {f"{prefix}/{name}": float(each) for name, each in metrics.items() if isinstance(each, Real)}
-        print(LOGGED + json.dumps({"step": step, **values}), flush=True)
+        sys.stdout.write(f"\n{LOGGED}{json.dumps({'step': step, **values})}\n")  # in one piece, off any progress bar
+        sys.stdout.flush()
         log_metrics(logger, metrics, step, prefix, *rest, **more)
 
     Logger.log_metrics = printed

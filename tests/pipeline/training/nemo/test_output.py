@@ -82,6 +82,12 @@ def test_what_the_base_model_can_do_is_the_row_of_step_0() -> None:
     assert not begins("▶ Setting up model...")
 
 
+def test_a_line_that_was_cut_loses_its_values_alone() -> None:
+    cut = logged(1, "train", loss=0.5)[:-5] + "\n"
+    (row,) = read(cut + logged(1, "train", loss=0.25) + logged(1, "timing/train", total_step_time=2.0))
+    assert row == {"step": 1, "loss": 0.25, "seconds/step": 2.0}
+
+
 @given(st.lists(st.text(), max_size=30))
 def test_no_line_whatever_stops_a_training(lines: list[str]) -> None:
     output = Output()
