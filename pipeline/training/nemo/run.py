@@ -53,7 +53,7 @@ from pipeline.training.weights import publish_weights
 
 KILL_AFTER_S = 10.0
 IMPORTED = "imported"
-"""Folder of the workspace where NeMo RL's Python finds this package, and none of those that are installed beside it."""
+"""Folder of the workspace where NeMo RL's Python finds this package and no other one of ours."""
 
 
 def run(

@@ -81,6 +81,7 @@ def test_grpo_ends_with_a_merged_model_an_adapter_and_rows(checkout: Path, tmp_p
     result = trained(plan, tmp_path, checkout)
     assert steps(result) == [0, 1, 2, 3, 4, 5, 6]
     assert result.metrics[2] | {"reward": 0.5, "loss": 0.5, "held_out/accuracy": 0.5} == result.metrics[2]
+    assert "kl" not in result.metrics[2], "there is no reference to be far from"
     assert result.metrics[2]["seconds/step"] == pytest.approx(0.5 - 0.1 - 0.05)
     assert (result.engine, result.attempts, result.resumed_from) == ("nemo_rl", 1, ())
     assert result.checkpoint.step == 6 and result.health.verdict == "PASS" and not result.preemptions

@@ -73,7 +73,13 @@ def main():
         loss = behaviour.get("loss", {}).get(str(step), 1 / step)
         if step % saving["save_period"] == 0 or (step == steps and not behaviour.get("no_last")):
             save(config, root, step, state, accuracy, behaviour)
-        found = {"loss": loss, "reward": 0.5, "histogram": [1, 2], **behaviour.get("logged", {}).get(str(step), {})}
+        found = {
+            "loss": loss,
+            "reward": 0.5,
+            "kl_penalty": 0,
+            "histogram": [1, 2],
+            **behaviour.get("logged", {}).get(str(step), {}),
+        }
         Logger().log_metrics(found, step, prefix="train")
         Logger().log_metrics({"tokens_per_sec": 100.0}, step, prefix="performance")
         spent = {"total_step_time": 0.5, "generation": 0.2, "checkpointing": 0.1}
