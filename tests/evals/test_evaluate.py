@@ -15,7 +15,7 @@ import pytest
 
 from evals import bundle
 from evals.__main__ import main
-from evals.evaluate import EvalServices, decide, evaluate
+from evals.evaluate import EvalServices, decide, evaluate, summary
 from evals.gate import Verdict
 from evals.records import EvalPlan, EvalReport
 from evals.report import picture, table
@@ -206,6 +206,9 @@ def test_the_report_is_readable(published: tuple[Store, Any]) -> None:
     text = table(report, decide(context(store), report))
     assert text.startswith("**PASS**")
     assert all(word in text for word in ("| accuracy |", "| no answer |", "| truncated |", r"multiply\_add"))
+    row = next(line for line in text.splitlines() if line.startswith("| add |"))
+    assert row.count("[") == 3, "of champion, candidate and difference"
+    assert [line.split(":")[0] for line in summary(report)][:2] == ["arithmetic", "arithmetic, add"]
     assert picture(report).png().startswith(b"\x89PNG")
     refused = report.measurements[0].model_copy(update={"problems": ("champion: empty",), "comparison": None})
     without = report.model_copy(update={"measurements": (refused,)})
