@@ -14,7 +14,7 @@ from pipeline.core import layout
 from pipeline.rollout.record import Phase
 
 from .fork_server import ForkServer
-from .loop import deployment, forked, instance, run_loop
+from .loop import deployment, forked, instance, run_loop, undrawn
 
 FEW = (
     "training.grpo.steps=2",
@@ -72,7 +72,7 @@ class Iterations:
 
     def _make_second(self, folder: Path) -> None:
         settings = deployment(self.first(folder) / "data", FEW)
-        with instance(folder / "home") as home:
+        with undrawn(), instance(folder / "home") as home:
             assert follow_rollout(settings, print, 120.0).phase is Phase.PROMOTED
             launched = run_loop(settings, home)
         assert launched.success

@@ -13,6 +13,7 @@ from assets.graph import ASSETS
 from assets.resources import Deployment, records
 from pipeline.core import processes
 from pipeline.core.storage import digest_file
+from pipeline.views import Plot
 
 from .fork_server import ForkServer, as_subprocess
 
@@ -71,6 +72,14 @@ def forked(server: ForkServer) -> Iterator[None]:
     imports."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(processes, "subprocess", as_subprocess(server))
+        yield
+
+
+@contextmanager
+def undrawn() -> Iterator[None]:
+    """Inside, plots are empty files: to draw them takes most of an iteration whose models are there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Plot, "_file", lambda *_: b"")
         yield
 
 

@@ -25,7 +25,7 @@ from pipeline.rollout.record import Phase
 from pipeline.training.journal import read_rows
 from tests.fork_server import ForkServer
 from tests.iterations import Iterations
-from tests.loop import adapter_digest, deployment, forked, instance, materialized, run_loop
+from tests.loop import adapter_digest, deployment, forked, instance, materialized, run_loop, undrawn
 from tests.ports import held_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -270,7 +270,7 @@ def test_too_little_signal_is_not_trained_on(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = deployment(root, ["selection.min_prompts=100000", "selection.min_pairs=100000"])
-    with instance(tmp_path / "home") as home:
+    with undrawn(), instance(tmp_path / "home") as home:
         result = run_loop(settings, home)
         assert result.success
         assert materialized(result) == STAGES[: STAGES.index("policy_checkpoint")]

@@ -19,7 +19,7 @@ from pipeline.core import audit
 from pipeline.rollout.record import read_events
 from tests.fork_server import ForkServer
 from tests.iterations import Iterations
-from tests.loop import EMBEDDED, ROOT, deployment, forked, instance
+from tests.loop import EMBEDDED, ROOT, deployment, forked, instance, undrawn
 from tests.variants import one_and_variants
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -42,7 +42,7 @@ def finished(
     settings = deployment(folder / "data")
     proposed_at = read_events(settings.store(), settings.recipe().base_model.name)[-1].at
     shutil.copytree(folder / "data", folder / "untouched")
-    with forked(fork_server), instance(folder / "home") as home, pytest.MonkeyPatch.context() as patch:
+    with forked(fork_server), undrawn(), instance(folder / "home") as home, pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "time", SimpleNamespace(time=lambda: proposed_at))  # the rollout's clock stands
         yield Finished(settings, home, folder / "data")
 

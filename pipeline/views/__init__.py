@@ -17,15 +17,20 @@ class Plot(NamedTuple):
     dpi: int = 110
 
     def png(self) -> bytes:
-        return self._file("png", {"Software": None})
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+        return self._file(lambda figure, out: FigureCanvasAgg(figure).print_png(out, metadata={"Software": None}))
 
     def svg(self) -> bytes:
         from matplotlib import rc_context
+        from matplotlib.backends.backend_svg import FigureCanvasSVG
 
+        unnamed = {"Date": None, "Creator": None}
         with rc_context({"svg.fonttype": "none", "svg.hashsalt": "plot"}):
-            return self._file("svg", {"Date": None, "Creator": None})
+            return self._file(lambda figure, out: FigureCanvasSVG(figure).print_svg(out, metadata=unnamed))
 
-    def _file(self, kind: str, metadata: dict[str, None]) -> bytes:
+    def _file(self, print_to: Callable[[Any, BytesIO], object]) -> bytes:
+        """`print_to` draws once; `Figure.savefig` draws a figure with a layout twice, to the same bytes."""
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(self.width, self.height), dpi=self.dpi, layout="constrained")
@@ -33,7 +38,7 @@ class Plot(NamedTuple):
         for axes in figure.axes:
             axes.spines[["top", "right"]].set_visible(False)
         out = BytesIO()
-        figure.savefig(out, format=kind, metadata=metadata)
+        print_to(figure, out)
         return out.getvalue()
 
 
