@@ -13,6 +13,8 @@ from pipeline.training.nemo.start import as_rendered
 
 from .plans import SECTIONS, drawn, make_plan, prompts
 
+pytestmark = pytest.mark.slow  # its imports take seconds
+
 
 def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]

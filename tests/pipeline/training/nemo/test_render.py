@@ -85,6 +85,7 @@ def test_every_setting_is_rendered_refused_or_without_effect(name: str, tmp_path
     assert (after == before) == (name in WITHOUT_EFFECT)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Detected call of:UserWarning")  # nothing is trained here
 def test_the_schedule_is_linear_to_0_like_the_trainers(tmp_path: Path) -> None:
     import torch
