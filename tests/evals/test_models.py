@@ -109,6 +109,7 @@ def test_two_models_are_compared_by_level(
         (["--suite", "vibes"], "There is no suite vibes. Name one of the presets arithmetic"),
         (["--suite", "aime"], "The suite aime: Value error, give the suite path or custom"),
         (["--suite", "aime", "--path", "gone.parquet"], "is not at"),
+        (["--suite", "arithmetic", "aime", "--path", "a"], "The suite arithmetic is not there"),
         (["--suite", "aime", "--path", "a", "b"], "No suite takes the file b: give one --path"),
         (["--suite", "aime", "--path", "a", "--set", "items=none"], "items: Input should be a valid integer"),
         (["--suite", "aime", "--path", "a", "--set", "check=none"], "The suite aime has no references"),
