@@ -102,7 +102,7 @@ def asking(
                 continue
             server.answered += 1
             answer = task.solution if draw.random() < server.right else mistaken_solution(task)
-            metadata = {"expected_answer": task.answer, "user_consent": "true", "region": "us"}
+            metadata = {"expected_answer": task.answer, "user_consent": "true"}
             lines.append(
                 _line(server.name, task.prompt, answer, {"user.id": f"user-{draw.randrange(400)}", **metadata})
             )
