@@ -47,7 +47,7 @@ DISAGREE = "judged-0: the tests of preference disagree"
 @pytest.mark.parametrize(
     ("figures", "words"),
     [
-        ({"lower": -0.01}, DISAGREE),
+        ({"standard_error": 0.1, "lower": -0.01}, DISAGREE),
         ({"bootstrap_lower": 0.0}, DISAGREE),
         ({"standard_error": 0.2, "lower": 0.0}, "judged-0: the standard error of the win rate is 0.2000, above 0.1"),
         ({"upper": float("nan")}, "judged-0: a number is not finite"),

@@ -95,6 +95,9 @@ def test_many_winners_of_an_admitted_judge_are_trained_on(tmp_path: Path, prompt
     assert decision.method == method
     if method == "none":
         assert "best of k: 60, needs >= 100" in decision.lacks["sft"]
+    else:
+        only = "admission of the only scorer, judge: 100.0% (assumed, n=0), lower bound >= 100.0%"
+        assert only in decision.reasons
 
 
 def test_scorers_that_disagree_lead_to_no_training(tmp_path: Path) -> None:
