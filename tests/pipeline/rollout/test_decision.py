@@ -166,4 +166,5 @@ def test_a_way_back_ends_when_the_policy_says(world):
     assert decisions(world.state, world.now) == ()
     world.now -= 1.0
     assert decisions(world.state, world.now) == ("rollback",)
+    assert "other is not the active rollout" in decided(world, "rollback", "other").refused
     assert decided(world, "rollback").refused == ""
