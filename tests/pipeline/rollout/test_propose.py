@@ -108,7 +108,7 @@ ROUTE = {
 @pytest.mark.parametrize(
     "change",
     [
-        {"weights": (5, 25)},
+        {"weights": (5, 25), "dwell_s": (1.0, 1.0)},
         {"weights": (100,), "dwell_s": (1.0,)},
         {"weights": (25, 5, 100)},
         {"weights": (5, 5, 100)},
