@@ -189,7 +189,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "pipeline/rollout/policy.py": _named("pipeline/rollout", "propose", "phases"),
     "pipeline/rollout/fold.py": _named("pipeline/rollout", "guards", "watched", "phases", "propose", "decision"),
     "pipeline/rollout/decision.py": _named("pipeline/rollout", "decision", "phases"),
-    "pipeline/rollout/propose.py": _named("pipeline/rollout", "propose", "phases", "decision"),
+    "pipeline/rollout/propose.py": _named("pipeline/rollout", "propose", "phases", "decision", "controller"),
     "pipeline/rollout/blocks.py": _named("pipeline/rollout", "propose"),
     "pipeline/rollout/rules.py": _named("pipeline/rollout", "harm", "comparability", "advance", "servers", "phases"),
     "pipeline/rollout/probe.py": _named("pipeline/rollout", "probe"),

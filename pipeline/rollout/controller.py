@@ -235,9 +235,8 @@ def _counted(
     tally = read_tally(ports.store, ports.model_name, state.watch.tally) if state.watch.tally else StageTally()
     if tally is None:
         notes, before, tally = ["the stage's tally is gone: its evidence starts over"], before.fresh(), StageTally()
-    if before.graded_until is not None and tally.graded_until is not None:
-        tally = tally.model_copy(update={"graded_until": max(before.graded_until, tally.graded_until)})
-    tally = tally.plus(metrics, before.slow_over_s)
+    own = tally.model_copy(update={"graded_until": before.graded_until})  # later than the tally's after a skipped look
+    tally = own.plus(metrics, before.slow_over_s)
     result = LookResult(
         window_start=metrics.window_start,
         window_end=metrics.window_end,

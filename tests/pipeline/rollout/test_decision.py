@@ -131,6 +131,14 @@ def test_a_decision_whose_process_died_is_audited_later(world):
     assert written.count(("decision", "operator")) == 1
 
 
+def test_two_controllers_audit_a_decision_once(world, monkeypatch):
+    """Each has read the audit log before the other writes to it."""
+    monkeypatch.setattr(audit, "written", lambda store: frozenset())
+    held(world)
+    decided(world, "abort")
+    assert [e.kind for e in audit.entries(world.store)] == ["weight", "hold", "decision"]
+
+
 def test_an_abort_that_is_not_obeyed_is_taken_on_by_the_next_one(world):
     world.observe()
     applied = world.router.apply

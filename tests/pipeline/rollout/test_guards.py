@@ -11,9 +11,11 @@ from pipeline.rollout.record import (
     Phase,
     RolloutEvent,
     RolloutState,
+    RolloutStep,
     StageWatch,
     append,
     read_events,
+    step_event,
 )
 from pipeline.rollout.router import Split, Unsettled
 from tests.pipeline.rollout.conftest import BASE, NAME, POLICY, decided
@@ -87,6 +89,12 @@ def test_the_record_takes(world, case):
     before, following = TAKEN[case]
     assert append(world.store, NAME, before, following)
     assert not append(world.store, NAME, before, following), "somebody else's took its place"
+
+
+@pytest.mark.parametrize(("given", "stage"), [(-1, 1), (0, 0), (2, 2)])
+def test_a_step_that_names_no_stage_stays_at_its_own(given, stage):
+    step = RolloutStep(phase=Phase.SHIFTING, stage=given)
+    assert step_event(state(Phase.HELD, stage=1), 1.0, step).stage == stage
 
 
 def test_a_log_with_a_gap_is_refused_by_name(world):

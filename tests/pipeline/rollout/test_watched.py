@@ -174,6 +174,14 @@ def test_grades_that_are_late_stop_the_dwell(world):
     assert world.state.phase is Phase.SHIFTING
 
 
+def test_grades_are_asked_for_from_where_they_ended(world):
+    asked, began = observing_slowly(world)
+    world.metrics.spoil = lambda look: look.model_copy(update={"graded_until": look.graded_until - 20.0})
+    world.tick(50.0)
+    world.tick(50.0)
+    assert [(request.since, request.graded_since) for request in asked] == [(began, began), (began + 50, began + 30)]
+
+
 def observing_slowly(world):
     world.observe(dwell_s=(1e6, 1e6, 1e6))
     world.tick(50.0)
