@@ -255,10 +255,8 @@ def _nothing(section: TracesSuite, left_out: Mapping[str, int]) -> str:
         cure = "Fill in the column reference of a review sheet (pt reviews write)"
     else:
         cure = "Give traces a reference answer (metadata expected_answer)"
-    return (
-        f"The suite {section.name} can be frozen from no row ({reasons}). {cure}, or give it, and what judges its "
-        "answers, the role report."
-    )
+    instead = "" if section.role == "report" else ", or give it the role report"
+    return f"The suite {section.name} can be frozen from no row ({reasons}). {cure}{instead}."
 
 
 def trained(store: Store) -> list[str]:
