@@ -3,10 +3,10 @@
 import json
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from safetensors.numpy import load_file, save_file
 
@@ -34,27 +34,39 @@ def write_suite(path: Path, items: int = 240, seed: int = 9) -> Path:
     return path
 
 
-def calls(prompts: int = 160, answers: int = 4, seed: int = 5) -> Iterator[dict[str, Any]]:
-    """Prompts, each answered a few times, half of them wrong; nine in ten users agreed to training."""
-    draw = random.Random(seed)
+class Asked(NamedTuple):
+    """A question of a user, and what may be answered to it."""
+
+    prompt: str
+    answer: str
+    right: str
+    wrong: str
+
+
+SUMS = tuple(Asked(p.prompt, p.answer, p.solution, mistaken_solution(p)) for p in problems(5, "train", 160))
+
+
+def calls(asked: Iterable[Asked] = SUMS) -> Iterator[dict[str, Any]]:
+    """Prompts, each answered four times, half of them wrong; nine in ten users agreed to training."""
+    draw = random.Random(5)
     moment = FIRST
-    for number, problem in enumerate(problems(seed, "train", prompts)):
-        for answer in range(answers):
+    for number, each in enumerate(asked):
+        for answer in range(4):
             moment += timedelta(minutes=7)
             yield {
                 "id": f"{number}-{answer}",
                 "time": moment,
                 "user": f"user-{draw.randrange(200)}",
-                "prompt": problem.prompt,
-                "completion": problem.solution if draw.random() < 0.5 else mistaken_solution(problem),
-                "metadata": {"expected_answer": problem.answer, "user_consent": draw.random() < 0.9},
+                "prompt": each.prompt,
+                "completion": each.right if draw.random() < 0.5 else each.wrong,
+                "metadata": {"expected_answer": each.answer, "user_consent": draw.random() < 0.9},
             }
 
 
-def write_langfuse_export(folder: Path) -> Path:
+def write_langfuse_export(folder: Path, asked: Iterable[Asked] = SUMS) -> Path:
     """`observations_v2/`, a file a day."""
     (folder / "observations_v2").mkdir(parents=True)
-    for call in calls():
+    for call in calls(asked):
         row = {
             "id": f"o-{call['id']}",
             "trace_id": f"t-{call['id']}",

@@ -32,6 +32,18 @@ def test_each_path_of_a_page_exists(page: Path) -> None:
     assert [path for path in paths if not (ROOT / path).exists() and not (page.parent / path).exists()] == []
 
 
+def test_the_seeds_page_counts_its_items() -> None:
+    head, *tables = (ROOT / "docs" / "seeds.md").read_text().split("\n## ")
+    counted = re.findall(r"^\| (\d{3}):.*\| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", head, re.MULTILINE)
+    found = [
+        [re.findall(rf"\| {what}[^|\n]*\|$", table, re.MULTILINE) for what in ("run", "rendered", "left out")]
+        for table in tables
+    ]
+    assert counted == [
+        (table[:3], *map(str, (sum(map(len, of)), *map(len, of)))) for table, of in zip(tables, found, strict=True)
+    ]
+
+
 def test_the_tree_in_the_readme_is_the_tree() -> None:
     tree = (ROOT / "README.md").read_text().partition("## The tree")[2].partition("```\n")[2].partition("```")[0]
     parent, named = "", set[str]()

@@ -107,7 +107,8 @@ class PromptFields(Section):
 
 class PromptsSource(Section):
     """A set of problems with their answers, such as GSM8K, OpenMathInstruct-2, DeepScaleR or MATH as published: JSON
-    lines (gzipped or not), Parquet, or a folder of them. The recipe's `samples` answers them."""
+    lines (gzipped or not), one JSON array, Parquet, or a folder of lines and Parquet. The recipe's `samples` answers
+    them."""
 
     kind: Literal["prompts"] = "prompts"
     uri: str

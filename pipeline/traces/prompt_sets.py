@@ -35,8 +35,9 @@ class PromptRow(NamedTuple):
 
 
 def read_prompts(path: Path, fields: PromptFields) -> Iterator[PromptRow | str]:
-    """The problems of a JSONL file (gzipped or not), a Parquet file, or a folder of them; for a row that is left out,
-    why: `unreadable`, `empty_prompt`, `empty_reference`, `duplicate`, `contradictory` (another answer to a problem).
+    """The problems of a JSONL file (gzipped or not), one JSON array, a Parquet file, or a folder of JSONL and Parquet
+    files; for a row that is left out, why: `unreadable`, `empty_prompt`, `empty_reference`, `duplicate`,
+    `contradictory` (another answer to a problem).
 
     Raises ValueError when there is nothing to read, or the first row lacks a field.
     """
@@ -135,13 +136,20 @@ def _parquet(file: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _lines(file: Path) -> Iterator[Mapping[str, Any] | None]:
+    """Of a file that is one JSON array, as DeepScaleR's, its elements; it is read at once."""
     with gzip.open(file) if file.name.endswith(".gz") else file.open("rb") as stream:
-        for line in filter(bytes.strip, stream):
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):
-                row = None
+        is_array = stream.peek(1)[:1] == b"["
+        rows = _loaded(stream.read()) if is_array else map(_loaded, filter(bytes.strip, stream))
+        for row in rows if isinstance(rows, list | map) else [None]:
             yield cast(Mapping[str, Any], row) if isinstance(row, dict) else None
+
+
+def _loaded(text: bytes) -> Any:
+    """None for what is no JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _reference(value: Any) -> str:

@@ -7,6 +7,7 @@ real, they are child processes of the test.
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 import time
@@ -189,14 +190,22 @@ class World(FakeApi):
 
 
 class Processes(World):
-    """The one pod of a JobSet as a process that `server` forks. `evict`: sends SIGTERM once, as soon as this is true.
+    """The one pod of a JobSet, or the entrypoint of a RayJob, as a process that `server` forks. `evict`: sends SIGTERM
+    once, as soon as this is true. `arguments`: more of its command line.
 
     A pod that ends with 143 is started again, as the JobSet's failure policy has it.
     """
 
-    def __init__(self, folder: Path, server: ForkServer, evict: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        server: ForkServer,
+        evict: Callable[[], bool] = lambda: False,
+        arguments: Sequence[str] = (),
+    ) -> None:
         super().__init__()
-        self._folder, self._server, self._evict, self._starts = folder, server, evict, 0
+        self._folder, self._server, self._evict, self._arguments = folder, server, evict, arguments
+        self._starts = 0
         self._child: ForkedProcess | None = None
         self.evicted = False
 
@@ -221,7 +230,7 @@ class Processes(World):
                 self.objects = {key: obj for key, obj in self.objects.items() if key[1] != "pods"}
                 self._start(gangs[0])
             else:
-                self.end(code)
+                self.end(code, of=self._last())
         elif not self.evicted and self._evict():
             self.evicted = True
             self._child.send_signal(signal.SIGTERM)
@@ -234,11 +243,18 @@ class Processes(World):
 
     def _start(self, gang: Object) -> None:
         self._starts += 1
-        self.add_pod(gang, "0")
-        (job,) = gang["spec"]["replicatedJobs"]
-        (container,) = job["template"]["spec"]["template"]["spec"]["containers"]
-        env = {each["name"]: each["value"] for each in container["env"] if "value" in each}
-        command = [sys.executable, *container["command"][1:]]
+        self.add_pod(gang, self._last())
+        if gang["kind"] == "RayJob":
+            pod = gang["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
+            command = shlex.split(gang["spec"]["entrypoint"])
+        else:
+            (job,) = gang["spec"]["replicatedJobs"]
+            pod = job["template"]["spec"]["template"]["spec"]
+            command = pod["containers"][0]["command"]
+        env = {each["name"]: each["value"] for each in pod["containers"][0]["env"] if "value" in each}
         with (self._folder / f"{self._starts}.log").open("wb") as output:
-            self._child = self._server.popen(command, env=os.environ | env, stdout=output)
-        self.change(self.key(gang), status={"restarts": self._starts - 1, "replicatedJobsStatus": [{"ready": 1}]})
+            line = [sys.executable, *command[1:], *self._arguments]
+            self._child = self._server.popen(line, env=os.environ | env, stdout=output)
+        self.set_state("running")
+        (gang,) = self.gangs()
+        self.change(self.key(gang), status=gang["status"] | {"restarts": self._starts - 1})

@@ -44,6 +44,16 @@ def test_prompt_sets_are_read_as_they_are_given(tmp_path: Path, name: str) -> No
     assert (right.outcome, wrong.outcome) == ("correct", "wrong")
 
 
+def test_a_file_that_is_one_array_is_read_as_published(tmp_path: Path) -> None:
+    path = tmp_path / "deepscaler.json"
+    path.write_text(json.dumps([SETS["DeepScaleR"], "no problem", {"problem": "2 + 2?", "answer": "4"}]))
+    rows, rejected = read(path)
+    assert [row.reference for row in rows] == ["42", "4"] and rejected == {"unreadable": 1}
+    path.write_text(path.read_text()[:-1])
+    with pytest.raises(ValueError, match="holds no problem that can be read"):
+        read(path)
+
+
 def test_options_beside_a_question_are_refused(tmp_path: Path) -> None:
     row = {"question": "Which gas?", "choices": ["Oxygen", "Neon"], "answer": 1}
     with pytest.raises(ValueError, match="options in its field choices"):
