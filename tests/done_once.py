@@ -3,11 +3,12 @@
 In a program's life they do it once, in that of the tests hundreds of times. Nothing of the project is left out.
 """
 
+import copy
 import functools
 import gc
 import os
-import pickle
 import sqlite3
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
@@ -23,10 +24,9 @@ def done_once() -> Iterator[None]:
     import alembic.script
     import botocore.loaders
     import httpcore2
-    import mlflow.store.db.utils
     import yaml
 
-    scripts, described, tables = alembic.script.ScriptDirectory, botocore.loaders.JSONFileLoader, mlflow.store.db.utils
+    scripts, described = alembic.script.ScriptDirectory, botocore.loaders.JSONFileLoader
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(httpcore2, "default_ssl_context", _by_environment(httpcore2.default_ssl_context))
         patch.setattr(described, "load_file", _by_last_argument(described.load_file, str))
@@ -34,7 +34,10 @@ def done_once() -> Iterator[None]:
         patch.setattr(scripts, "from_config", staticmethod(read))
         patch.setattr(yaml, "safe_load", _by_text(yaml.safe_load))
         patch.setattr(yaml, "safe_load_all", _by_text(lambda text: list(yaml.load_all(text, yaml.SafeLoader))))
-        patch.setattr(tables, "_initialize_tables", _copied(tables._initialize_tables))
+        if "mlflow" in sys.modules:  # no fast test needs it, and to import it takes a second
+            import mlflow.store.db.utils as tables
+
+            patch.setattr(tables, "_initialize_tables", _copied(tables._initialize_tables))
         gc.freeze()
         gc.collect()  # of nothing: ends what sitecustomize began
         usual = gc.get_threshold()
@@ -63,8 +66,8 @@ def _by_last_argument(read: Callable[..., Any], key: Callable[[Any], Any]) -> Ca
 
 def _by_text(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """A copy of the value for each call; an open file is read as ever."""
-    pickled = functools.cache(lambda text: pickle.dumps(parse(text)))
-    return lambda text: pickle.loads(pickled(text)) if isinstance(text, str | bytes) else parse(text)
+    parsed = functools.cache(parse)
+    return lambda text: copy.deepcopy(parsed(text)) if isinstance(text, str | bytes) else parse(text)
 
 
 def _copied(make: Callable[[Any], None]) -> Callable[[Any], None]:

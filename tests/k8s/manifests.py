@@ -44,7 +44,7 @@ def objects_of(folder: Path) -> tuple[Object, ...]:
         pytest.skip("no kubectl to build the manifests with")
     built = subprocess.run(["kubectl", "kustomize", str(folder)], capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
-    return tuple(yaml.safe_load_all(built.stdout))
+    return tuple(yaml.load_all(built.stdout, yaml.CSafeLoader))
 
 
 def overlay(name: str) -> tuple[Object, ...]:

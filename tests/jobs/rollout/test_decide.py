@@ -45,6 +45,7 @@ def test_status_says_what_is_held_why_and_what_to_type(settings: Deployment, hel
     assert f"pt rollout abort --rollout {held} --reason 'WHY'" in out
 
 
+@pytest.mark.slow
 def test_a_rollback_moves_the_traffic_and_quarantines(
     settings: Deployment, held: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:

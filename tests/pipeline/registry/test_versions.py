@@ -158,6 +158,7 @@ def test_crash_and_retry_leave_one_run_and_one_version(place, monkeypatch):
     assert place[0].path("mlflow", name).is_dir()
 
 
+@pytest.mark.slow
 def test_versions_and_runs_lie_where_their_addresses_say(place, tmp_path):
     store, uri, _ = place
     registry, named = f"sqlite:///{tmp_path}/registry.db", f"{store.root.name} beside"
