@@ -1,27 +1,22 @@
 """How training and evaluation reach a cluster: the check before a launch, and the launch with its live lines."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import dagster as dg
 
 from assets.environment import environment
+from assets.gate import gate_refusals
 from assets.metadata import table
 from assets.resources import ITERATION_TAG, Deployment
-from evals.power import EMBEDDED_MODEL, UNKNOWN_MODEL, model_refusals, shortfalls
 from evals.records import EvalPlan, EvalReport
 from evals.suites import Suite
 from k8s.attempts import LaunchAttempt
 from k8s.client import connect
 from k8s.follow import Hooks
-from k8s.launch import Task, check_launch, delete, evaluation_task, machine, run, training_task
+from k8s.launch import Task, check_launch, delete, evaluation_task, run, training_task
 from pipeline.core import layout
-from pipeline.demo import is_demo_model
-from pipeline.demo.desk import is_desk_model
-from pipeline.demo.desk.judges import is_desk_judge
 from pipeline.recipe import Recipe
-from pipeline.recipe.suites import ItemsSuite
-from pipeline.serving.engines import check_addresses, this_machine, too_large
 from pipeline.training.launch import training_faults
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import TrainingResult
@@ -128,67 +123,6 @@ def refuse_unlaunchable(check: dg.AssetCheckResult) -> None:
     """Fails the step for good where `launchable` found a reason: nothing below it may be paid for."""
     if not check.passed:
         raise dg.Failure(f"Not launched: {check.description}", allow_retries=False)
-
-
-def gate_refusals(recipe: Recipe, base: str, suites: Sequence[Suite]) -> list[str]:
-    """Why no verdict of the gate over these suites could be meant, or pass, for a model trained on top of `base` (a
-    directory)."""
-    is_demo = is_demo_model(recipe.base_model.uri) or is_demo_model(base)
-    section = recipe.evaluation
-    refusals = shortfalls(suites, section, EMBEDDED_MODEL if is_demo else UNKNOWN_MODEL)
-    refusals += judge_refusals(recipe)
-    if section.serving.kind != "endpoint":  # a server has its own template and context
-        refusals += model_refusals(suites, section, base)
-    where = this_machine()
-    if recipe.compute.evaluation is not None:  # it has addresses and environments of its own
-        where = machine(recipe.compute)
-    else:
-        refusals += address_refusals(recipe)
-    if large := too_large(section.serving, base, where):
-        refusals.append(
-            f"{large}. Choose another evaluation.serving, such as kind: endpoint, or a larger machine "
-            "(compute.evaluation runs it on a node of the cluster)."
-        )
-    home = {"arithmetic": is_demo_model, "desk": is_desk_model}
-    gating = [each for each in section.suites if each.role != "report" and isinstance(each, ItemsSuite)]
-    embedded = [(each, home[each.preset]) for each in gating if each.preset in home]
-    away = [each for each, is_home in embedded if not any(map(is_home, (recipe.base_model.uri, base)))]
-    if away and not recipe.accept_demo_suite:
-        refusals.append(
-            f"the gate's suite {away[0].name} asks what the embedded model was made for, and base_model.uri is another "
-            "model: its verdict would say nothing of it. List suites of your own task in evaluation.suites "
-            "(docs/evaluation.md), or set accept_demo_suite: true in the recipe where its task is what you tune "
-            "for."
-        )
-    return refusals
-
-
-def judge_refusals(recipe: Recipe) -> list[str]:
-    gating = [each.name for each in recipe.evaluation.judged if each.role != "report"]
-    if not gating:
-        return []
-    targets = [each.name for each in recipe.evaluation.judged if each.role == "target"]
-    teacher, judge, rewards = recipe.rewards.judge, recipe.gate_judge, recipe.rewards
-    is_taught = any(weights.judge > 0 for weights in (rewards.rated, rewards.judged, rewards.fresh))
-    same = teacher and judge and (teacher.model, teacher.digest) == (judge.model, judge.digest)
-    if targets and same and is_taught:
-        return [
-            f"the suite {targets[0]} is judged by the model whose scores are trained on: it would say how well its "
-            "taste was learnt, not whether answers are better. Name another one in evaluation.judge."
-        ]
-    if judge is None:
-        return [f"the suite {gating[0]} is judged, and the recipe has no judge: name one in rewards.judge."]
-    if not environment().judge_url and not is_desk_judge(judge):
-        return [f"the suite {gating[0]} is judged, and no endpoint of the judge is set: set JUDGE_URL."]
-    return []
-
-
-def address_refusals(recipe: Recipe) -> list[str]:
-    try:
-        check_addresses(recipe.evaluation.serving, environment().serving)
-    except ValueError as error:
-        return [str(error)]
-    return []
 
 
 def _cancelled(context: dg.AssetExecutionContext) -> bool:

@@ -5,13 +5,14 @@ from collections.abc import Container
 import dagster as dg
 
 from assets.environment import address_faults, environment
+from assets.gate import gate_refusals, readable
 from assets.resources import Deployment
 from evals.freezing import suite_faults
 from k8s.client import connect
+from k8s.launch import recipe_refusals
 from pipeline.demo.desk.judges import is_desk_judge
 from pipeline.traces.preflight import preflight
 from pipeline.traces.sources.protocol import Address
-from pipeline.training.launch import possible_methods, training_faults
 
 READS_SUITES, TRAINS = LATER = ("preference_dataset", "policy_checkpoint")
 
@@ -56,12 +57,16 @@ def launch_faults(deployment: Deployment) -> list[str]:
 
 
 def later_faults(deployment: Deployment, stages: Container[str] = LATER) -> list[str]:
-    """What a run with these of the `LATER` stages would only meet after its labels, which may have been paid for:
-    suites that cannot be read or frozen, what a training lacks or cannot do. The recipe has to resolve."""
-    recipe = deployment.recipe()
-    suites = suite_faults(deployment.store(), recipe.evaluation) if READS_SUITES in stages else []
-    training = training_faults(recipe, possible_methods(recipe)) if TRAINS in stages else []
-    return [*suites, *training]
+    """What a run with these of the `LATER` stages would only meet after its samples and labels, which may have been
+    paid for: suites that cannot be read or frozen, and what speaks against any training. The recipe has to resolve."""
+    recipe, store = deployment.recipe(), deployment.store()
+    faults = suite_faults(store, recipe.evaluation) if READS_SUITES in stages else []
+    if TRAINS in stages:
+        section = recipe.evaluation
+        asked = [] if faults else [readable(each, store, section.seed) for each in section.asked]
+        faults += recipe_refusals(recipe)
+        faults += gate_refusals(recipe, recipe.base_model.uri, [each for each in asked if each is not None])
+    return faults
 
 
 def refuse_later_faults(context: dg.AssetExecutionContext, deployment: Deployment) -> None:

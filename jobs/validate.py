@@ -11,20 +11,19 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from assets.cluster import gate_refusals
+from assets.gate import gate_refusals, readable
 from assets.preflight import launch_faults
 from assets.resources import Deployment
 from evals.freezing import unfreezable
-from evals.suites import Suite, frozen, lines, suite
+from evals.suites import Suite
 from jobs.recipe_choice import add_recipe_arguments, recipe_choice
 from jobs.screen import GREEN, RED, paint
+from k8s.launch import recipe_refusals
 from pipeline.core.storage import Store
-from pipeline.demo.suite import suite_text
 from pipeline.recipe import Recipe
-from pipeline.recipe.suites import ItemsSuite, SuiteSection, TracesSuite
+from pipeline.recipe.suites import TracesSuite
 from pipeline.rollout.policy import policy_of
 from pipeline.rollout.rules import stage_power
-from pipeline.training.launch import possible_methods, training_faults
 
 
 class CheckedLine(NamedTuple):
@@ -87,9 +86,8 @@ def validate(asked: argparse.Namespace) -> Iterator[CheckedLine]:
         return
     yield fine(f"{settings.recipe_path} resolves: {recipe.name}, digest {recipe.digest()[:12]}")
     yield from _rollout(recipe)
-    yield from (problem(fault) for fault in training_faults(recipe, possible_methods(recipe)))
-    if not asked.quick:
-        yield from _suites(recipe, settings.store())
+    yield from (problem(fault) for fault in recipe_refusals(recipe))
+    yield from _gate(recipe, settings.store(), asked.quick)
 
 
 def _rollout(recipe: Recipe) -> Iterator[CheckedLine]:
@@ -106,36 +104,23 @@ def _rollout(recipe: Recipe) -> Iterator[CheckedLine]:
         yield problem(str(error))
 
 
-def _suites(recipe: Recipe, store: Store) -> Iterator[CheckedLine]:
+def _gate(recipe: Recipe, store: Store, is_quick: bool) -> Iterator[CheckedLine]:
     section = recipe.evaluation
     asked: list[Suite] = []
-    unread = False
-    for each in section.asked:
+    for each in () if is_quick else section.asked:
         try:
-            if isinstance(each, TracesSuite) and frozen.latest(store, each.name) is None:
+            if (read := readable(each, store, section.seed)) is not None:
+                asked.append(read)
+            elif isinstance(each, TracesSuite):
                 if (why := unfreezable(store, each)) and each.name in section.gating:
                     raise ValueError(why)
                 yield fine(f"suite {each.name} ({each.role}): {why or 'preference_dataset will freeze it'}")
-            else:
-                asked.append(_suite(each, store, section.seed))
         except ValueError as error:
-            unread = True
             yield problem(f"suite {each.name}: {error}")
-    if unread:
-        return
     refusals = gate_refusals(recipe, recipe.base_model.uri, asked)
     yield from (problem(f"evaluation: {refusal}") for refusal in refusals)
-    if not refusals:
-        for each in asked:
-            yield fine(f"suite {each.name} ({section.suite(each.name).role}): {len(each.items):,} items")
-
-
-def _suite(section: SuiteSection, store: Store, seed: int) -> Suite:
-    """As the run will ask it; the demo's is written by its first stage."""
-    if isinstance(section, ItemsSuite) and section.embedded:
-        items = lines.parse_embedded(suite_text(section, seed).encode())
-        return Suite(name=section.name, items=items, system=section.system, instruction=section.instruction)
-    return suite(store, section, seed)
+    for each in asked if not refusals else ():
+        yield fine(f"suite {each.name} ({section.suite(each.name).role}): {len(each.items):,} items")
 
 
 if __name__ == "__main__":

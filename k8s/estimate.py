@@ -103,7 +103,7 @@ def over_budget(estimate: LaunchEstimate, budget_usd: float | None) -> str:
         )
     return (
         f"The training may take {estimate.usd} USD ({estimate.devices} devices, {estimate.hours} hours), and "
-        f"compute.budget_usd is {budget_usd:,.2f}. Raise it to {math.ceil(high):,}, or train fewer steps."
+        f"compute.budget_usd is {budget_usd:,.2f}. Raise it to {math.ceil(high)}, or train fewer steps."
     )
 
 

@@ -11,15 +11,16 @@ from k8s.classify import Classification
 from k8s.client import KubernetesClient, Refused
 from k8s.estimate import LaunchEstimate, estimate_launch, over_budget, paid_devices
 from k8s.follow import GangFollower, GangProgress, Hooks, NotOurs
-from k8s.gang import NO_DIGEST, Gang, evaluation_gang, gang_of
+from k8s.gang import NO_DIGEST, Gang, evaluation_gang, example_gangs, gang_of
 from k8s.hours import expected_hours
 from k8s.lint import Violation, lint_gang
 from k8s.render import render
 from pipeline.core import layout
 from pipeline.core.storage import Store
 from pipeline.recipe import Compute, Kubernetes, Recipe
+from pipeline.recipe.methods import AnyMethod
 from pipeline.serving.engines import Machine
-from pipeline.training.launch import TrainingRefused
+from pipeline.training.launch import TrainingRefused, possible_methods, training_faults
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import TrainingResult
 
@@ -195,6 +196,32 @@ class LaunchCheck(NamedTuple):
     refusals: list[str]
 
 
+def recipe_refusals(recipe: Recipe) -> list[str]:
+    """What speaks against a training before there is a plan: what this machine lacks for it, mistakes of the recipe's
+    gangs, and a budget below what the measured seconds of a step come to for each method that it may choose."""
+    lacks = training_faults(recipe, possible_methods(recipe))
+    try:
+        gangs = example_gangs(recipe) if recipe.compute.kubernetes is not None else []
+        bills = [_bill(recipe, method, None) for method in possible_methods(recipe) if recipe.compute.expected.step_s]
+    except ValueError as unknown:
+        return [*lacks, f"compute: {unknown}"]
+    over = [over_budget(bill, recipe.compute.budget_usd) for bill in bills]
+    return [
+        *lacks,
+        *(_refusal(each) for gang in gangs for each in lint_gang(gang, render(gang)) if each.severity == "error"),
+        *(over[:1] if all(over) else []),
+    ]
+
+
+def _refusal(finding: Violation) -> str:
+    return f"{finding.rule}: {finding.where}: {finding.problem}. {finding.fix}"
+
+
+def _bill(recipe: Recipe, method: AnyMethod, modelled: float | None) -> LaunchEstimate:
+    hours, _ = expected_hours(recipe, method, modelled)
+    return estimate_launch(recipe.compute, (hours.low, hours.high), recipe.training.checkpoints)
+
+
 def check_launch(recipe: Recipe, plan: TrainingPlan, plan_path: Path) -> LaunchCheck:
     """The lint of the rendered gang, where the recipe has a cluster, and the expected cost of a plan that trains."""
     method, settings = plan.trained_by(), recipe.compute.kubernetes
@@ -207,12 +234,11 @@ def check_launch(recipe: Recipe, plan: TrainingPlan, plan_path: Path) -> LaunchC
         gang = evaluation_gang(plan.iteration, NO_DIGEST, path, recipe.compute)
         findings += lint_gang(gang, render(gang))
     modelled = plan.decision.expected.get(method.kind)
-    hours, _ = expected_hours(recipe, method, modelled.hours if modelled is not None else None)
-    cost = estimate_launch(recipe.compute, (hours.low, hours.high), recipe.training.checkpoints)
+    cost = _bill(recipe, method, modelled.hours if modelled is not None else None)
     refusal = over_budget(cost, recipe.compute.budget_usd)
     errors = [finding for finding in findings if finding.severity == "error"]
     return LaunchCheck(
         findings=findings,
         cost=cost,
-        refusals=[refusal] * bool(refusal) + [f"{each.rule}: {each.problem} {each.fix}" for each in errors],
+        refusals=[refusal] * bool(refusal) + [_refusal(each) for each in errors],
     )

@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from assets import cluster
+from assets import gate
 from assets.cluster import launchable
 from evals.suites import Item, Suite, lines
 from pipeline.core.storage import ModelRef, model_ref
@@ -126,7 +126,7 @@ def test_the_demo_model_under_another_name_is_the_demo_model(plan: TrainingPlan,
 
 
 def test_a_model_too_large_for_its_evaluation_is_refused(plan: TrainingPlan, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "this_machine", lambda: Machine(1_000_000, ()))
+    monkeypatch.setattr(gate, "this_machine", lambda: Machine(1_000_000, ()))
     check = checked(load(RECIPES / "embedded.yaml"), plan, PLAN_PATH)
     assert not check.passed
     assert "the weights take 0.0 GB where they are evaluated" in str(check.description)
@@ -170,7 +170,7 @@ UNTAUGHT = [f"rewards.{profile}={{feedback: 1}}" for profile in ("rated", "judge
         ([JUDGED % "target", JUDGE, *UNTAUGHT], "http://127.0.0.1:9/v1", ""),
         ([JUDGED % "guard", JUDGE], "http://127.0.0.1:9/v1", ""),
         ([JUDGED % "report"], "", ""),
-        ([JUDGED % "target"], "http://127.0.0.1:9/v1", "the recipe has no judge: name one in rewards.judge"),
+        ([JUDGED % "target"], "http://127.0.0.1:9/v1", "the recipe has no judge. Set rewards.judge to"),
         ([JUDGED % "guard", JUDGE], "", "no endpoint of the judge is set: set JUDGE_URL"),
         ([JUDGED % "target", JUDGE, "evaluation.suites.1.items=100"], "http://j/v1", "Take 246 items"),
     ],
@@ -187,13 +187,13 @@ def test_a_judged_suite_that_gates_needs_its_judge(
 def test_the_desk_brings_its_model_and_its_judges(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JUDGE_URL", raising=False)
     recipe = load(RECIPES / "desk.yaml")
-    assert cluster.judge_refusals(recipe) == []
     another = load(RECIPES / "desk.yaml", ["evaluation.judge={model: a-judge, digest: d}"])
-    assert "set JUDGE_URL" in cluster.judge_refusals(another)[0]
     suites = [asked_of_the_desk(recipe)]
-    assert not [line for line in cluster.gate_refusals(recipe, str(DESK_DIR), suites) if "was made for" in line]
+    assert not [line for line in gate.gate_refusals(recipe, str(DESK_DIR), suites) if "JUDGE_URL" in line]
+    assert [line for line in gate.gate_refusals(another, str(DESK_DIR), suites) if "set JUDGE_URL" in line]
+    assert not [line for line in gate.gate_refusals(recipe, str(DESK_DIR), suites) if "was made for" in line]
     foreign = load(RECIPES / "desk.yaml", [f"base_model.uri={MODEL_DIR}"])
-    assert [line for line in cluster.gate_refusals(foreign, str(MODEL_DIR), suites) if "suite desk asks" in line]
+    assert [line for line in gate.gate_refusals(foreign, str(MODEL_DIR), suites) if "suite desk asks" in line]
 
 
 def asked_of_the_desk(recipe: Recipe) -> Suite:
