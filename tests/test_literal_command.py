@@ -13,11 +13,8 @@ from pathlib import Path
 import pytest
 
 from assets.records import CHECKPOINT
-from pipeline.core.locations import record_of_iteration
-from pipeline.core.storage import digest_file
-from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import TrainingResult
-from tests.fork_server import ForkServer
+from tests.iterations import Iterations
 from tests.loop import ROOT, adapter_digest, deployment, environment
 from tests.planted import MARK, arguments_with_a_secret, files_with_a_secret, planted
 from tests.processes import below
@@ -68,23 +65,17 @@ def kill(words: list[str]) -> Callable[[int], None]:
     return act
 
 
-def killed_once(folder: Path, tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> list[str]:
-    """Launch with the trainer killed on the way, and compare the adapter; what the command printed."""
+def killed_once(folder: Path, undisturbed: Path) -> list[str]:
+    """Launch with the trainer killed on the way, and compare the adapter with that of the same iteration in the data
+    root `undisturbed`; what the command printed."""
     code, printed = launch(folder, at="step 5/6", act=kill(["-m", "pipeline.training"]))
     assert code == 0, printed
     assert any("resuming at step-000004" in line for line in printed)  # the step, retried by itself
     for words in (("traces", "started"), ("policy_checkpoint", "started"), ("canary", "done")):
         assert any(all(word in line for word in words) for line in printed)
-    settings = deployment(folder / "data")
+    settings, expected = deployment(folder / "data"), deployment(undisturbed).latest()
     iteration = settings.latest().id
-
-    plan = folder / "data" / "iterations" / iteration / "training" / "plan.json"
-    undisturbed = tmp_path_factory.mktemp("undisturbed")
-    absolute = TrainingPlan.model_validate_json(plan.read_bytes(), context=record_of_iteration(plan))
-    (undisturbed / "plan.json").write_text(absolute.model_dump_json())
-    assert fork_server.attempt(undisturbed / "plan.json").code == 0
-    expected = digest_file(undisturbed / "adapter" / "adapter_model.safetensors")
-    assert adapter_digest(folder / "data", iteration) == expected
+    assert adapter_digest(folder / "data", iteration) == adapter_digest(undisturbed, expected.id)
     result: TrainingResult = CHECKPOINT.read(settings.store(), iteration)
     assert result.resumed_from == (4,)
     return printed
@@ -92,11 +83,11 @@ def killed_once(folder: Path, tmp_path_factory: pytest.TempPathFactory, fork_ser
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)  # a process for each stage
-def test_a_killed_trainer_changes_nothing(
-    folder: Path, tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
-) -> None:
+def test_a_killed_trainer_changes_nothing(folder: Path, iterations: Iterations, tmp_path: Path) -> None:
+    first = iterations.first(tmp_path / "first")
+    shutil.copytree(first / "production", folder / "data" / "production")  # as the first model has served its days
     with arguments_with_a_secret() as arguments:
-        printed = killed_once(folder, tmp_path_factory, fork_server)
+        printed = killed_once(folder, first / "data")
     assert arguments == set()
     assert [line for line in printed if MARK in line] == []
     assert files_with_a_secret(folder) == []

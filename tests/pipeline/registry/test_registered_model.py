@@ -11,9 +11,10 @@ import pytest
 from mlflow import MlflowClient
 
 from pipeline.core.iteration import identify
-from pipeline.core.storage import CheckpointRef, DatasetRef, ModelRef, Store, digest_dir
+from pipeline.core.storage import DatasetRef, ModelRef, Store, digest_dir
 from pipeline.demo import MODEL_DIR
 from pipeline.registry.runs import MlflowAddresses
+from tests.fork_server import ForkServer
 
 from .conftest import put_on_record
 
@@ -48,33 +49,15 @@ print(json.dumps({
 """
 
 
-def tune(base: str, folder: Path, seed: int) -> CheckpointRef:
-    """An adapter drawn at random over a base, and the model with it merged in, as a training leaves them."""
-    import torch
-    from peft import LoraConfig, PeftModel, get_peft_model
-    from transformers import AutoModelForCausalLM
-
-    torch.manual_seed(seed)
-    adapter, model = folder / "adapter", folder / "model"
-    config = LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
-    get_peft_model(AutoModelForCausalLM.from_pretrained(base), config).save_pretrained(adapter)
-    merged = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), adapter).merge_and_unload()
-    merged.save_pretrained(model)
-    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
-        shutil.copy(MODEL_DIR / name, model)
-    refs = [ModelRef(uri=str(each), digest=digest_dir(each)) for each in (adapter, model)]
-    return CheckpointRef(adapter=refs[0], model=refs[1], step=1)
-
-
-def register(root: str, url: str, name: str, base: str = str(MODEL_DIR), number: str = "0"):
+def register(server: ForkServer, root: str, url: str, name: str, base: str = str(MODEL_DIR), number: str = "0"):
     """The version of the next iteration over `base`, whose training is under the data root."""
     champion = ModelRef(uri=base, digest=digest_dir(Path(base)))
     dataset = DatasetRef(uri="d", rows=7, digest=f"{number:0>64}", snapshot="s")
     iteration = identify(int(number), name, champion, dataset, "recipe")
     store = Store(root)
     folder = store.path(iteration.path("training"))
-    if not folder.exists():
-        tune(base, folder, seed=int(number))
+    tuned = server.popen([sys.executable, "-m", "tests.pipeline.registry.tuned", base, str(folder), number])
+    assert tuned.wait() == 0, tuned.stdout.read()
     refs = [ModelRef(uri=str(folder / each), digest=digest_dir(folder / each)) for each in ("adapter", "model")]
     return put_on_record(MlflowAddresses(url), store, iteration, *refs)
 
@@ -90,12 +73,14 @@ def on_another_machine(url: str, folder: Path, script: str, *arguments: str) -> 
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_version_loads_and_is_rebuilt_from_the_server_alone(server: str, tmp_path: Path) -> None:
+def test_version_loads_and_is_rebuilt_from_the_server_alone(
+    server: str, fork_server: ForkServer, tmp_path: Path
+) -> None:
     root, other = tmp_path / "data", tmp_path / "other"
     other.mkdir()
-    one = register(str(root), server, "served").version
+    one = register(fork_server, str(root), server, "served").version
     assert one is not None
-    two = register(str(root), server, "served", one.model.uri, "1").version
+    two = register(fork_server, str(root), server, "served", one.model.uri, "1").version
     assert two is not None and two.version == 2
     client = MlflowClient(server, server)
     client.set_registered_model_alias("served", "champion", "2")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.rewards.verifiers.pool import Pool, Work, WorkerFailure
+from tests.variants import one_and_variants
 
 pytestmark = pytest.mark.slow
 
@@ -59,13 +60,13 @@ def one() -> Iterator[Pool[tuple[str, str], str]]:
     pool.close()
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", one_and_variants([2, 1]))
 def test_results_follow_the_items(workers: int) -> None:
     pool = _pool(workers)
     kinds = {0: ("raise", WorkerFailure.raised), 3: ("die", WorkerFailure.died), 5: ("memory", WorkerFailure.died)}
-    items = [(kinds[n % 50][0], "") if n % 50 in kinds else ("echo", str(n)) for n in range(200)]
-    expected = [kinds[n % 50][1] if n % 50 in kinds else str(n) for n in range(200)]
-    assert pool.run(items, [60.0] * 200) == expected
+    items = [(kinds[n % 50][0], "") if n % 50 in kinds else ("echo", str(n)) for n in range(100)]
+    expected = [kinds[n % 50][1] if n % 50 in kinds else str(n) for n in range(100)]
+    assert pool.run(items, [60.0] * 100) == expected
     assert pool.run(items[:3], [60.0] * 3) == expected[:3]
     assert pool.run([], []) == []
     pool.close()
