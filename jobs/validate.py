@@ -114,7 +114,8 @@ def _gate(recipe: Recipe, store: Store, is_quick: bool) -> Iterator[CheckedLine]
             elif isinstance(each, TracesSuite):
                 if (why := unfreezable(store, each)) and each.name in section.gating:
                     raise ValueError(why)
-                yield fine(f"suite {each.name} ({each.role}): {why or 'preference_dataset will freeze it'}")
+                then = f"not asked yet. {why}" if why else "preference_dataset will freeze it"
+                yield fine(f"suite {each.name} ({each.role}): {then}")
         except ValueError as error:
             yield problem(f"suite {each.name}: {error}")
     refusals = gate_refusals(recipe, recipe.base_model.uri, asked)

@@ -146,14 +146,19 @@ def test_a_wrong_source_is_red_and_mended_by_the_recipe(tmp_path: Path, dagster_
 
 
 SUITE = 'evaluation.suites=[{"kind":"items","name":"mine","path":"mine.jsonl","check":"math"}]'
+GOLDEN = "evaluation.suites=[{kind: items, preset: arithmetic}, {kind: traces, preset: golden, role: guard}]"
 VLLM = "training.grpo.generation=vllm_colocate"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("override", "later", "fault"),
-    [(SUITE, "preference_dataset", "suite mine"), (VLLM, "policy_checkpoint", "this environment lacks vllm")],
-    ids=["suite", "packages"],
+    [
+        (SUITE, "preference_dataset", "suite mine"),
+        (GOLDEN, "preference_dataset", "The suite golden can be frozen from no row"),
+        (VLLM, "policy_checkpoint", "this environment lacks vllm"),
+    ],
+    ids=["suite", "golden", "packages"],
 )
 def test_a_run_nobody_typed_reads_nothing_that_ends_later(
     tmp_path: Path, dagster_instance: dg.DagsterInstance, override: str, later: str, fault: str

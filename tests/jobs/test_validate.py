@@ -127,7 +127,7 @@ def test_a_suite_that_is_still_to_be_frozen_is_no_problem(
     code, fine, wrong = check(places, capsys, "training.grpo.max_completion_tokens=64", suites % "report")
     assert (code, wrong) == (0, [])
     assert "suite production (report): preference_dataset will freeze it" in fine
-    assert any(line.startswith("suite golden (report): The suite golden can be frozen from no row") for line in fine)
+    assert any(line.startswith("suite golden (report): not asked yet. The suite golden can be frozen") for line in fine)
     code, _, wrong = check(places, capsys, "training.grpo.max_completion_tokens=64", suites % "guard")
     assert code == 1
     assert [line.partition(" row (")[0] for line in wrong] == ["suite golden: The suite golden can be frozen from no"]

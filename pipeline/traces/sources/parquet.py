@@ -59,6 +59,8 @@ def _bounded(stream: Any, part: SourcePart, columns: Sequence[str]) -> Iterator[
                 elif pa.types.is_timestamp(column.type) and column.type.unit == "ns":
                     in_us = column.cast(pa.timestamp("us", column.type.tz), safe=False)
                     batch = batch.set_column(at, wanted[at], in_us)
+                elif pa.types.is_float32(column.type):  # as it was written: 0.7, and not 0.699999988079071
+                    batch = batch.set_column(at, wanted[at], column.cast(pa.string()).cast(pa.float64()))
             rows = max(batch.num_rows * BLOCK // max(batch.nbytes, 1), 1)
             yield from (batch.slice(at, rows) for at in range(0, batch.num_rows, rows))
     except (pa.ArrowException, OSError) as error:

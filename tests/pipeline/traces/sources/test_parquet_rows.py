@@ -14,7 +14,8 @@ from pipeline.core.storage import Store
 from pipeline.recipe import Compute, Rewards, load
 from pipeline.recipe.traces import RowsSource
 from pipeline.rewards.label import label_traces
-from pipeline.rewards.records import RewardLabels
+from pipeline.rewards.records import Finding, RewardLabels
+from pipeline.rewards.samples import samples
 from pipeline.traces.lake import local_lake
 from pipeline.traces.materialize import read as read_dataset
 from pipeline.traces.records import GovernedTraces, Reason
@@ -71,6 +72,20 @@ def test_a_reward_is_the_label_as_it_was_given(store: Store, tmp_path: Path) -> 
     assert json.loads(table[AWS]["weights"]) == {"given": 1.0}
     assert table["#### 4"]["outcome"] == "correct", "checked, but not graded again"
     assert (labels.labelled, labels.unlabelled) == (2, {"given_null": 2})
+
+
+def test_a_fresh_answer_does_not_bring_the_logged_ones_reward(store: Store, tmp_path: Path) -> None:
+    governed = run(store, write(tmp_path / "set.parquet", [row(AWS, 0.9)]), **GIVEN)
+    (logged,) = samples(rows_of(store, governed), {}, Rewards(given_key="final_reward"))
+    fresh = logged.answered("It is convenient.")
+    assert (logged.profile, logged.given, fresh.profile, fresh.given) == ("given", Finding(0.9), "fresh", None)
+
+
+def test_a_reward_in_single_precision_is_the_one_that_was_written(store: Store, tmp_path: Path) -> None:
+    table = pa.table({"input": [EKS], "output": [AWS], "final_reward": pa.array([0.7], pa.float32())})
+    pq.write_table(table, tmp_path / "set.parquet")
+    (found,) = rows_of(store, run(store, tmp_path / "set.parquet", **GIVEN))
+    assert json.loads(found["metadata"])["final_reward"] == 0.7, "on the chosen side of a pair"
 
 
 @pytest.mark.parametrize("reward", [1.5, -0.1, "good"])
