@@ -26,7 +26,9 @@ def test_the_newest_claim_has_the_directory(tmp_path: Path) -> None:
     """A queue starts a gang again under the same attempt, with the old pods still there."""
     first = claim(tmp_path, 1)
     first.check()
+    assert [path.name for path in (tmp_path / "claims").iterdir()] == ["000001.json"]
     claim(tmp_path, 1).check()
+    assert [path.name for path in (tmp_path / "claims").iterdir()] == ["000002.json"]
     with pytest.raises(Superseded, match=r"a later start has claimed it \(attempt 1\)"):
         first.check()
     second = claim(tmp_path, 2)
@@ -95,7 +97,8 @@ def held(root: Path) -> Iterator[subprocess.Popen[str]]:
         holder.kill()
 
 
-def test_one_writer_and_its_lock_dies_with_it(tmp_path: Path) -> None:
+def test_one_writer_and_its_lock_dies_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: pytest.fail("nobody is to be waited for"))
     with held(tmp_path) as holder:
         before = newest_claim(tmp_path)
         with pytest.raises(ValueError, match="Another process is training"), only_writer(tmp_path):
@@ -111,15 +114,15 @@ def test_one_writer_and_its_lock_dies_with_it(tmp_path: Path) -> None:
 def test_an_attempt_waits_for_the_one_that_it_replaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its claim comes first, so that the other one gives way."""
     with held(tmp_path) as holder:
-        attempts: list[int] = []
+        waits: list[tuple[float, int]] = []
 
-        def end(_: float) -> None:
+        def end(seconds: float) -> None:
             newest = newest_claim(tmp_path)
-            attempts.append(newest.attempt if newest else 0)
+            waits.append((seconds, newest.attempt if newest else 0))
             holder.kill()
             holder.wait()
 
         monkeypatch.setattr("time.sleep", end)
         with only_writer(tmp_path, 1) as own:
-            assert holder.returncode and attempts == [1]
+            assert holder.returncode and waits == [(1, 1)]
             own.check()
