@@ -90,6 +90,7 @@ def test_a_healthy_training_passes() -> None:
         ("kl", "STOP", {"kl": to(0, 0.6)}, {"kl": to(0, 0.09)}),
         ("kl", "STOP", {"kl": to(0, 0.2), "accuracy": to(0.5, 0.38)}, {"accuracy": to(0.5, 0.38)}),
         ("entropy", "HOLD", {"entropy": to(0.5, 0.1)}, {"entropy": to(0.5, 0.2)}),
+        ("entropy", "STOP", {"entropy": to(0.5, 0.1), "accuracy": to(0.5, 0.3)}, {"accuracy": to(0.5, 0.3)}),
         ("entropy", "HOLD", {"entropy": to(0.5, 2.0)}, {"entropy": to(0.5, 1.4)}),
         ("entropy", "HOLD", {"entropy": to(0.5, 2.0)}, {**SOLVING, "entropy": to(0.5, 2.0)}),  # no errors are left
         ("loss_spike", "HOLD", {"loss": lambda step: 0.6 if step == STEPS else -0.05},
