@@ -1,19 +1,24 @@
 """What a slot serves, by its answers."""
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
+from pipeline.core.storage import ModelRef
 from pipeline.rollout.probe import (
     PROMPTS,
     Fingerprint,
+    fingerprint_of_files,
     fingerprint_over_http,
     identified,
 )
 from pipeline.serving.endpoint import Endpoint
+from pipeline.serving.inference import Answer, Messages, Sampling
 from tests.pipeline.serving.chat_server import ChatServer, HttpRequest, HttpResponse, as_json, chat_server, completion
 
+Stop = Literal["stop", "length", "error", "refused"]
 CHAMPION = tuple(f"answer {n}" for n in range(8))
 CANDIDATE = tuple(f"other {n}" for n in range(8))
 
@@ -54,6 +59,30 @@ def test_a_model_is_identified_by_the_nearest_answers() -> None:
             identified(("drift", *CHAMPION[1:]), models, named)
     with pytest.raises(ValueError, match="none are known"):
         identified(CHAMPION, {})
+    with pytest.raises(ValueError, match="Of 3 answers 0 are cccccccccccc's"):
+        identified(CHAMPION[:3], BOTH)
+
+
+def test_a_models_files_answer_greedily_or_are_refused() -> None:
+    asked: list[Sampling] = []
+    stops: dict[str, Stop] = {}
+
+    def sample(model: ModelRef, prompts: Sequence[Messages], sampling: Sampling) -> list[list[Answer]]:
+        asked.append(sampling)
+        return [[answer_to(turn["content"])] for (turn,) in prompts]
+
+    def answer_to(prompt: str) -> Answer:
+        stop = stops.get(prompt, "length")
+        return Answer(key="", text=f"to {prompt}", tokens=1, prompt_tokens=1, stop=stop, latency_s=0.0)
+
+    model = ModelRef(uri="files", digest="a" * 64)
+    assert fingerprint_of_files(model, sample) == tuple(f"to {prompt}" for prompt in PROMPTS)
+    assert asked == [Sampling(temperature=0.0, max_completion_tokens=16)]
+    failures: tuple[Stop, ...] = ("error", "refused")
+    for stop in failures:
+        stops[PROMPTS[3]] = stop
+        with pytest.raises(ValueError, match="Model aaaaaaaaaaaa does not answer 'Name three colours"):
+            fingerprint_of_files(model, sample)
 
 
 def answers_in_turn(*fingerprints: Fingerprint) -> AbstractContextManager[ChatServer]:
