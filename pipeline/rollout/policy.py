@@ -1,7 +1,6 @@
 """The rule of one rollout: the recipe's section `rollout`, frozen whole into the record at the proposal; and who may
 approve a candidate: a person whom it names, and who did not propose it."""
 
-import math
 import os
 import pwd
 from collections.abc import Mapping, Sequence
@@ -18,13 +17,13 @@ Unit = Literal["user", "request"]
 class RolloutPolicy(Rollout):
     """The section, and what else the rollout hangs on."""
 
-    max_look_s: float = 120.0
+    max_look_s: float
     """Longest time that one look adds to a dwell: twice `look_every_s`."""
-    unit: Unit = "user"
+    unit: Unit
     """What the router randomises."""
-    gradable: bool = True
+    gradable: bool
     """Whether answers can be graded at all. If not, requests, errors and latencies alone decide."""
-    by_feedback: bool = False
+    by_feedback: bool
     """Whether what users say is all that grades: of an unrated answer, nothing is known."""
 
     @property
@@ -48,7 +47,7 @@ def policy_of(section: Rollout, gradable: bool = True, rated: bool = False) -> R
     rising = all(a < b for a, b in pairwise(weights))
     if len(weights) < 2 or not rising or weights[-1] != 100:
         raise ValueError(f"rollout.weights is {weights}. Give two or more rising percentages that end in 100.")
-    if len(dwell) != len(weights) or not all(0 <= d < math.inf for d in dwell):
+    if len(dwell) != len(weights) or min(dwell) < 0:
         raise ValueError(f"rollout.dwell_s is {dwell}. Give one time in seconds for each of the weights {weights}.")
     if not 0 < section.alpha < 1:
         raise ValueError(f"rollout.alpha is {section.alpha}. Give a level between 0 and 1, such as 0.05.")
@@ -59,7 +58,7 @@ def policy_of(section: Rollout, gradable: bool = True, rated: bool = False) -> R
             f"and {99 - weights[-2]}."
         )
     silent = section.traffic.kind == "gateway" and section.traffic.record == "operations"
-    readable = gradable and not (silent and section.metrics is None)
+    readable = gradable and not silent
     derived = {
         "max_look_s": 2 * section.look_every_s,
         "unit": "user" if section.traffic.kind == "gateway" else "request",

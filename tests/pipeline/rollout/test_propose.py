@@ -113,6 +113,7 @@ ROUTE = {
         {"weights": (25, 5, 100)},
         {"weights": (5, 5, 100)},
         {"dwell_s": (1.0,)},
+        {"dwell_s": ()},
         {"dwell_s": (1.0, NAN, 1.0)},
         {"dwell_s": (1.0, -1.0, 1.0)},
         {"alpha": 0.0},
@@ -125,6 +126,10 @@ ROUTE = {
 def test_a_policy_that_leads_nowhere_is_refused(change):
     with pytest.raises(ValueError, match=r"Give|give a holdback|finite number"):
         policy_of(Rollout(**change))
+
+
+def test_a_look_counts_for_two_intervals_at_most():
+    assert policy_of(Rollout(look_every_s=30.0)).max_look_s == 60.0
 
 
 def test_the_last_weight_leaves_the_holdback_with_the_champion():
@@ -140,6 +145,8 @@ def test_a_gateway_that_records_no_text_cannot_be_graded():
     unread = policy_of(Rollout(), gradable=False)
     assert (unread.gradable, unread.by_feedback) == (False, False)
     assert not policy_of(Rollout.model_validate(silent)).gradable
+    route = policy_of(Rollout.model_validate(ROUTE))
+    assert (route.gradable, route.unit, policy_of(Rollout()).unit) == (True, "request", "user")
     rated = [policy_of(Rollout.model_validate(section), rated=True) for section in ({}, silent)]
     assert [(each.gradable, each.by_feedback) for each in rated] == [(True, False), (True, True)]
     assert policy_of(Rollout(), gradable=False, rated=True).by_feedback
