@@ -12,19 +12,20 @@ CHECKOUT = "/opt/nemo-rl"
 """Where NVIDIA's container has it."""
 EXAMPLE = "examples/configs/grpo_math_1B.yaml"
 """In the checkout; its keys are inherited."""
+STATED = "nemo_rl/package_info.py"
 RELEASES = ("0.6.0", "0.7.0")
 LOSSES = {"dapo": True, "grpo": False}
 """Our `loss_type` to NeMo RL's `token_level_loss`."""
 DEVICES = [f"policy.generation.colocated.resources.{name}" for name in ("gpus_per_node", "num_nodes")]
 """What a generation on devices of its own has to name."""
+ONE_BY_ONE = ("policy.generation.vllm_cfg.async_engine", "grpo.async_grpo.enabled")
 
 
 def checkout_fault(checkout: Path) -> str | None:
     """Why no training can begin from this checkout of NeMo RL, with what to do; None where it can."""
-    if not (checkout / EXAMPLE).is_file():
-        return f"No NeMo RL in {checkout}: {EXAMPLE} is missing. Give the path of a checkout of NVIDIA-NeMo/RL."
-    stated = (checkout / "nemo_rl" / "package_info.py").read_text()
-    release = ".".join(re.findall(r"(?m)^(?:MAJOR|MINOR|PATCH) *= *(\d+)", stated))
+    if absent := [name for name in (EXAMPLE, STATED) if not (checkout / name).is_file()]:
+        return f"No NeMo RL in {checkout}: {absent[0]} is missing. Give the path of a checkout of NVIDIA-NeMo/RL."
+    release = ".".join(re.findall(r"(?m)^(?:MAJOR|MINOR|PATCH) *= *(\d+)", (checkout / STATED).read_text()))
     if release not in RELEASES:
         return f"The NeMo RL in {checkout} is release {release}. Check out {' or '.join(RELEASES)}."
     return None
@@ -73,6 +74,11 @@ def _of_grpo(grpo: GRPO, devices: int) -> dict[str, bool]:
         f"grpo: {grpo.examples_per_update} completions an update do not split over {devices} devices.": (
             grpo.examples_per_update % devices != 0
         ),
+        **{
+            f"grpo.trainer_args {key!r}: completions would be scored one by one, and one that abstains has no group. "
+            "Leave it out.": bool(grpo.trainer_args.get(key))
+            for key in ONE_BY_ONE
+        },
     }
 
 

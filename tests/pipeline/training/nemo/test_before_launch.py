@@ -27,6 +27,8 @@ GRPO_ALONE = Selection(method="grpo")
         ({"lora": Lora(quantise="nf4")}, GRPO_ALONE, 1, ["training.lora.quantise 'nf4'"]),
         ({"grpo": DRAWN.model_copy(update={"trainer_args": {"grpo.seed": 3}})}, GRPO_ALONE, 1,
          ["training.grpo.trainer_args 'grpo.seed' is decided by the recipe"]),
+        ({"grpo": DRAWN.model_copy(update={"trainer_args": {"grpo.async_grpo.enabled": True}})}, GRPO_ALONE, 1,
+         ["scored one by one"]),
         ({}, GRPO_ALONE, 3, ["Set fsdp2", "do not split over 3 devices"]),
         ({"validation": Validation(every_steps=2, max_completion_tokens=9)}, GRPO_ALONE, 1, ["it validates as"]),
     ],
