@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.core.storage import DatasetRef, digest_file, model_ref
@@ -16,7 +15,7 @@ from pipeline.selection.choose import choose
 from pipeline.selection.evidence import Trust, measure
 from pipeline.selection.pairing import by_prompt
 from pipeline.selection.pairing import pairs as paired
-from pipeline.selection.tables import PROMPTS
+from pipeline.selection.tables import PROMPTS, table_of
 from pipeline.training.plan import TrainingPlan
 from tests.pipeline.selection.labelled import row
 
@@ -71,5 +70,5 @@ def prompts(count: int) -> list[dict[str, Any]]:
 
 
 def table(path: Path, rows: list[dict[str, Any]]) -> DatasetRef:
-    pq.write_table(pa.Table.from_pylist(rows, schema=PROMPTS), path)
+    pq.write_table(table_of(rows, PROMPTS), path)
     return DatasetRef(uri=str(path), rows=len(rows), digest=digest_file(path))

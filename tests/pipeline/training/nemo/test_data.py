@@ -10,6 +10,8 @@ from pipeline.demo import MODEL_DIR
 from pipeline.training.methods.builder import load_tokenizer
 from pipeline.training.nemo import data
 from pipeline.training.nemo.start import as_rendered
+from tests.pipeline.core.tool_templates import LOOKUP, TOOL_TEMPLATE
+from tests.pipeline.training.plans import with_calls
 
 from .plans import SECTIONS, drawn, make_plan, prompts
 
@@ -66,6 +68,25 @@ def test_system_messages_and_turns_read_as_under_trl(tmp_path: Path) -> None:
     assert datum["extra_env_info"] == json.loads(line["output"]) and datum["idx"] == 3
 
 
+def test_tools_are_rendered_too(tmp_path: Path) -> None:
+    row = with_calls(QUESTION, 1)
+    with_tools = saved(tmp_path, TOOL_TEMPLATE)
+    data.write(make_plan(tmp_path, rows=[row], **grpo(**{data.TOKENIZER: str(with_tools)})), tmp_path, 32)
+    (line,) = lines(tmp_path / "train.jsonl")
+    assert LOOKUP["function"]["name"] in line["input"] and '"add"' in line["input"], "what is offered, and a call"
+    assert len(json.loads(line["output"])["prompt"]) == len(row["prompt"])
+
+
+def saved(root: Path, template: str) -> Path:
+    """A folder with the model's tokenizer and another template."""
+    from transformers import AutoTokenizer
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(MODEL_DIR)
+    tokenizer.chat_template = template
+    tokenizer.save_pretrained(root / "tokenizer")
+    return root / "tokenizer"
+
+
 def grpo(**args: Any) -> dict[str, Any]:
     return {"grpo": {**SECTIONS["grpo"].model_dump(), "trainer_args": args}}
 
@@ -85,22 +106,14 @@ def test_prompts_that_are_too_long_are_refused(
 
 
 def test_a_tokenizer_and_a_length_of_its_own_are_taken(tmp_path: Path) -> None:
-    from transformers import AutoTokenizer
-
-    other: Any = AutoTokenizer.from_pretrained(MODEL_DIR)
-    other.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
-    other.save_pretrained(tmp_path / "tokenizer")
-    plan = make_plan(tmp_path, **grpo(**{data.TOKENIZER: str(tmp_path / "tokenizer"), data.TOTAL: 400}))
+    other = saved(tmp_path, "{% for m in messages %}{{ m.content }}{% endfor %}")
+    plan = make_plan(tmp_path, **grpo(**{data.TOKENIZER: str(other), data.TOTAL: 400}))
     assert data.write(plan, tmp_path, 32) == 400
     assert [line["input"] for line in lines(tmp_path / "train.jsonl")] == [p.prompt for p in drawn(24)]
 
 
 def test_a_prompt_that_the_template_refuses_is_no_crash(tmp_path: Path) -> None:
-    from transformers import AutoTokenizer
-
-    strict: Any = AutoTokenizer.from_pretrained(MODEL_DIR)
-    strict.chat_template = "{{ raise_exception('no system role') }}"
-    strict.save_pretrained(tmp_path / "tokenizer")
-    plan = make_plan(tmp_path, **grpo(**{data.TOKENIZER: str(tmp_path / "tokenizer")}))
+    strict = saved(tmp_path, "{{ raise_exception('no system role') }}")
+    plan = make_plan(tmp_path, **grpo(**{data.TOKENIZER: str(strict)}))
     with pytest.raises(ValueError, match="refuses a prompt: no system role"):
         data.write(plan, tmp_path, 32)
