@@ -98,6 +98,7 @@ def test_abort_moves_the_traffic_and_says_so(settings: Deployment, held: str, ca
     assert f"no rollout is active: the last one, {held}, is aborted" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_resume_lets_it_go_on_and_says_what_comes_next(settings: Deployment, held: str, capsys) -> None:
     assert main(["resume", "--reason", "metrics are back", "--by", "operator"]) == 0
     assert "is shifting, with 5% on the canary" in capsys.readouterr().out
