@@ -85,8 +85,8 @@ def approval_refusal(by: str, approvers: Sequence[str], proposed_by: str) -> str
 
 def same_person(name: str, account: str) -> bool:
     """Whether a name is a login name, with or without a domain: `ada@example.org` is the account `ada`."""
-    names = {name.casefold(), account.casefold()}
-    return len(names) == 1 or len({name.partition("@")[0] for name in names}) == 1
+    login, own = (each.casefold().partition("@")[0] for each in (name, account))
+    return login == own
 
 
 def proposer(tags: Mapping[str, str], account: str) -> str:

@@ -1,10 +1,12 @@
+from types import SimpleNamespace
+
 import pytest
 
 from pipeline.core import layout
 from pipeline.recipe import Rollout
 from pipeline.rollout.blocks import ErasureBlock, block, blocked
 from pipeline.rollout.decision import RolloutDecision, decide
-from pipeline.rollout.policy import approval_refusal, policy_of, proposer
+from pipeline.rollout.policy import account, approval_refusal, policy_of, proposer
 from pipeline.rollout.propose import on_hold
 from pipeline.rollout.record import Phase
 from pipeline.rollout.router import route
@@ -95,6 +97,12 @@ def test_one_of_the_approvers_who_did_not_propose_it_may(by: str, proposed_by: s
 )
 def test_the_proposer_is_who_launched_the_run(tags: dict[str, str], who: str) -> None:
     assert proposer(tags, "ada") == who
+
+
+def test_an_account_without_a_name_is_its_number(monkeypatch):
+    monkeypatch.setattr("pwd.getpwuid", {7: SimpleNamespace(pw_name="ada")}.__getitem__)
+    monkeypatch.setattr("os.getuid", iter((7, 8, 8)).__next__)
+    assert [account(), account()] == ["ada", "uid 8"]
 
 
 NAN = float("nan")
