@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.core.storage import Store
 from pipeline.recipe import Checkpoints
 from pipeline.training.checkpoints import Checkpointer, Superseded, only_writer
 from pipeline.training.checkpoints.claims import claim, newest_claim
@@ -42,6 +43,15 @@ def test_the_newest_claim_has_the_directory(tmp_path: Path) -> None:
     file.unlink()
     with pytest.raises(Superseded, match="its claims were removed"):
         second.check()
+
+
+def test_a_claim_that_goes_while_it_is_read_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its directory has a file of somebody else, too."""
+    own, read, gone = claim(tmp_path), Store.read, [None]
+    (tmp_path / "claims" / "note.json").write_text("no claim")
+    monkeypatch.setattr(Store, "read", lambda *asked: gone.pop() if gone else read(*asked))
+    own.check()
+    assert not gone
 
 
 def test_of_starts_that_race_one_has_the_directory(tmp_path: Path) -> None:
