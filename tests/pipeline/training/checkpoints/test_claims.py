@@ -103,8 +103,10 @@ def held(root: Path) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        yield holder
-        holder.kill()
+        try:
+            yield holder
+        finally:
+            holder.kill()
 
 
 def test_one_writer_and_its_lock_dies_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
