@@ -35,7 +35,11 @@ def parser() -> argparse.ArgumentParser:
     lint.set_defaults(run=_lint)
     for name, run, says in (
         ("render", _render, "print the objects that a launch would apply, for an example iteration"),
-        ("estimate", _estimate, "print what a launch takes and costs"),
+        (
+            "estimate",
+            _estimate,
+            "print hours and dollars; --override changes an input, such as compute.expected.step_s",
+        ),
     ):
         command = commands.add_parser(name, help=says)
         add_recipe_arguments(command)
