@@ -60,6 +60,7 @@ def test_a_rollback_moves_the_traffic_and_quarantines(
     assert told.endswith("ROLLED BACK: the router reads 0%. It insults people (by ada).")
 
 
+@pytest.mark.slow
 def test_a_rollback_needs_no_instance_of_dagster(
     settings: Deployment, held: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,6 +118,7 @@ def test_a_decision_needs_a_reason(settings: Deployment, held: str, capsys) -> N
     assert state(settings).phase is Phase.HELD
 
 
+@pytest.mark.slow
 def test_what_could_not_be_done_is_said(settings: Deployment, held: str, capsys, monkeypatch) -> None:
     def broken(self: GatewaySplit, split: Split | None = None) -> Split:
         raise OSError("the gateway hangs")
