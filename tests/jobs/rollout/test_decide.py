@@ -131,6 +131,7 @@ def test_what_could_not_be_done_is_said(settings: Deployment, held: str, capsys,
     assert state(settings).phase is Phase.ROLLING_BACK
 
 
+@pytest.mark.slow
 def test_pause_holds_it_and_resume_goes_on(settings: Deployment, held: str, capsys) -> None:
     main(["resume", "--reason", "mended"])
     assert main(["pause", "--reason", "a holiday", "--rollout", held]) == 0
