@@ -24,6 +24,7 @@ def test_only_a_pass_on_this_very_model_is_let_in(world):
 def test_propose_again_changes_nothing_and_others_wait(world):
     world.propose("new")
     assert world.propose("new") == world.propose("new")
+    assert len(world.state.rollout) == 12
     assert "is proposed" in world.propose("other").refused
     world.metrics.spoil = lambda look: None
     held = world.tick_until("held")
