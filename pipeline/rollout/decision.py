@@ -33,7 +33,7 @@ def decide(ports: RolloutPorts, decision: RolloutDecision, now: float) -> Tick:
     while True:
         state = read_state(ports.store, ports.model_name)
         refused = _refusal(state, decision, now)
-        if not refused and decision.action == "rollback" and state.phase is Phase.PROMOTED:
+        if not refused and state.phase is Phase.PROMOTED:
             refused = _no_way_back(state, ports, now)
         if refused:
             return Tick(state=state, refused=refused)

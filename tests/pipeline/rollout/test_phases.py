@@ -171,7 +171,7 @@ def test_the_way_back_is_kept_warm_and_waited_for(world):
     split = world.router.read()
     assert (split.champion, split.warm, split.canary) == (model("new"), BASE, None)
     assert "stays loaded" in world.propose("next", number=2).refused
-    world.now += 5000.0
+    world.now = world.state.warm_until
     assert not world.propose("next", number=2).refused
 
 
