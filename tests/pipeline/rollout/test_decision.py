@@ -3,8 +3,9 @@ import pytest
 from pipeline.core import audit
 from pipeline.rollout.controller import tick
 from pipeline.rollout.decision import RolloutDecision, abort, decide, decisions
-from pipeline.rollout.record import Phase, read_events
+from pipeline.rollout.record import Phase, RolloutState, read_events
 from tests.pipeline.rollout.conftest import NAME, POLICY, World
+from tests.pipeline.rollout.reports import proposal
 
 
 def decided(world: World, action: str, rollout: str = "", reason: str = "a reason", by: str = "operator"):
@@ -165,6 +166,27 @@ def test_a_decision_that_was_overtaken_is_made_on_what_is_now(world):
     world.store.create = overtaken
     assert "rolling_back, and only a held one" in decided(world, "resume").refused
     assert (world.state.phase, world.weight()) == (Phase.ROLLING_BACK, 0)
+
+
+OUT = ("abort", "rollback")
+
+
+@pytest.mark.parametrize(
+    ("phase", "approvers", "choices"),
+    [
+        (Phase.IDLE, (), ()),
+        (Phase.PROPOSED, (), OUT),
+        (Phase.GATED, (), ("pause", *OUT)),
+        (Phase.GATED, ("ada",), ("approve", "pause", *OUT)),
+        (Phase.OBSERVING, ("ada",), ("pause", *OUT)),
+        (Phase.HELD, ("ada",), ("resume", *OUT)),
+        (Phase.ROLLING_BACK, (), ()),
+        (Phase.ABORTED, (), ()),
+    ],
+)
+def test_what_a_person_may_decide(phase, approvers, choices):
+    opened = proposal().model_copy(update={"policy": POLICY.model_copy(update={"approvers": approvers})})
+    assert decisions(RolloutState(phase=phase, proposal=opened), 0.0) == choices
 
 
 def test_a_way_back_ends_when_the_policy_says(world):
