@@ -1,7 +1,7 @@
 """A person's decision about the rollout that runs, or about the promotion that it ended in. Event and audit log name
 who decided and why, and traffic has moved before `decide` returns. Nothing checks who typed a name."""
 
-from typing import Any, assert_never
+from typing import Any
 
 from pipeline.core.storage import Record, Store
 from pipeline.rollout.controller import roll_back
@@ -82,9 +82,7 @@ def _step(state: RolloutState, decision: RolloutDecision) -> RolloutStep:
         case "resume" if state.confirmed_stage >= 0:
             return RolloutStep(phase=Phase.SHIFTING, stage=state.confirmed_stage, **signed)
         case "resume":  # it never had traffic: all that comes before its first weight is looked at again
-            return RolloutStep(phase=Phase.APPROVED if state.approved_by else Phase.GATED, stage=0, **signed)
-        case _:
-            assert_never(decision.action)
+            return RolloutStep(phase=Phase.APPROVED if state.approved_by else Phase.GATED, **signed)
 
 
 def _refusal(state: RolloutState, decision: RolloutDecision, now: float) -> str:

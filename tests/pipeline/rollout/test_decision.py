@@ -78,7 +78,8 @@ def test_the_registry_follows_a_decision_at_once(world):
 
 
 def test_only_a_held_rollout_can_be_resumed(world):
-    assert decided(world, "resume").refused == "no rollout is active"
+    for action in ("resume", "rollback"):
+        assert decided(world, action).refused == "no rollout is active"
     world.observe()
     epoch = world.state.epoch
     assert "is observing, and only a held one" in decided(world, "resume").refused
