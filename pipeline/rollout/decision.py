@@ -99,11 +99,11 @@ def _refusal(state: RolloutState, decision: RolloutDecision, now: float) -> str:
         return ""
     if decision.action not in decisions(state, now):
         return f"rollout {state.rollout} is {state.phase}, and nothing is there to {decision.action}"
-    if decision.action != "approve" or state.proposal is None:
+    if decision.action != "approve":
         return ""
     if not decision.rollout:
         return f"the approval names no rollout, and the one that waits is {state.rollout}"
-    return approval_refusal(decision.by, state.proposal.policy.approvers, state.proposal.proposed_by)
+    return approval_refusal(decision.by, state.opened.policy.approvers, state.opened.proposed_by)
 
 
 def _no_way_back(state: RolloutState, ports: RolloutPorts, now: float) -> str:

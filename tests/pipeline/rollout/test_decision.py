@@ -83,6 +83,7 @@ def test_only_a_held_rollout_can_be_resumed(world):
     world.observe()
     epoch = world.state.epoch
     assert "is observing, and only a held one" in decided(world, "resume").refused
+    assert "is observing, and nothing is there to approve" in decided(world, "approve").refused
     assert world.state.epoch == epoch
     world.tick_until("promoted")
     for action in ("resume", "abort"):
@@ -147,6 +148,7 @@ def test_an_abort_that_is_not_obeyed_is_taken_on_by_the_next_one(world):
     world.router.apply = lambda split: None
     assert decided(world, "abort").state.phase is Phase.ROLLING_BACK
     assert world.weight() == 5
+    assert "nothing is there to pause" in decided(world, "pause").refused
     world.router.apply = applied
     done = decided(world, "abort", reason="again")
     assert (done.refused, done.state.phase, world.weight()) == ("", Phase.ABORTED, 0)
