@@ -21,7 +21,7 @@ SUITES = (
 
 @pytest.mark.variant
 def test_a_suite_from_traces_is_asked_and_forgotten(tmp_path: Path) -> None:
-    settings = deployment(tmp_path / "data", (SUITES,))
+    settings = deployment(tmp_path / "data", (SUITES, "traces.source.traces_per_day=400"))
     with instance(tmp_path / "home") as home:
         run_loop(settings, home)
     store, id = settings.store(), settings.latest().id
