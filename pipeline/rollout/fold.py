@@ -32,18 +32,18 @@ def in_rollout(store: Store, model_name: str) -> dict[str, int]:
     """Digest and version of the canary that runs and of all that were quarantined: nothing is learned from their
     answers."""
     state = read_state(store, model_name)
-    if state.proposal is None or not state.active:
+    if not state.active:
         return state.past.quarantined
-    return {**state.past.quarantined, state.proposal.version.model.digest: state.proposal.version.version}
+    return {**state.past.quarantined, state.opened.version.model.digest: state.opened.version.version}
 
 
 def models_to_serve(state: RolloutState, champion: ModelRef, now: float) -> list[ModelRef]:
     """The champion, a candidate on its way, and the champion before while it is the way back. Pure."""
     wanted = [champion]
-    if state.proposal is not None and state.active:
-        wanted.append(state.proposal.version.model)
-    elif state.proposal is not None and now < state.warm_until:
-        wanted.append(state.proposal.champion)
+    if state.active:
+        wanted.append(state.opened.version.model)
+    elif now < state.warm_until:
+        wanted.append(state.opened.champion)
     return list({model.digest: model for model in wanted}.values())
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.rollout.evidence import LiveEvidence
-from pipeline.rollout.fold import adds_s
+from pipeline.rollout.fold import adds_s, models_to_serve
 from pipeline.rollout.reconcile import audited, lowered_by_hand, reconcile, wanted_split
 from pipeline.rollout.record import (
     LookResult,
@@ -113,6 +113,9 @@ def test_a_way_back_is_warm_after_a_promotion_alone():
     assert wanted_split(promoted, 149.0).warm == FREE.champion
     assert wanted_split(promoted, 150.0).warm is None
     assert wanted_split(promoted, 149.0).champion == FREE.version.model
+    own = [FREE.version.model]
+    assert [models_to_serve(promoted, own[0], now) for now in (149.0, 150.0)] == [[*own, FREE.champion], own]
+    assert models_to_serve(state(Phase.HELD, warm), FREE.champion, 149.0) == [FREE.champion, *own]
     assert wanted_split(state(Phase.ABORTED, warm), 0.0).champion == FREE.champion
 
 

@@ -70,6 +70,7 @@ def test_groups_to_be_drawn_decide_not_the_logged_ones() -> None:
     assert decision.method == "grpo"
     assert decision.expected == expected
     assert "expected zero-variance share of groups of 8" in "; ".join(decision.reasons)
+    assert "preference pairs" not in "; ".join(decision.reasons), "GRPO needs none"
 
 
 def test_a_forced_method_says_so_and_what_it_lacks() -> None:
