@@ -121,6 +121,8 @@ def test_a_healthy_training_passes() -> None:
          {"sampling/sampling_logp_difference/mean": 0.05, "accuracy": to(0.5, 0.3)}),
         ("one_component", "HOLD", {"component/format": 0.8, "component/correct": 0.2}, {"component/format": 0.6}),
         ("solved", "PASS", {**SOLVING, "frac_reward_zero_std": to(0.4, 0.9)}, {**SOLVING, "frac_reward_zero_std": 0.7}),
+        ("solved", "PASS", {**SOLVING, "frac_reward_zero_std": to(0.4, 0.9)},
+         {"accuracy": to(0.5, 0.85), "held_out/accuracy": to(0.5, 0.85), "frac_reward_zero_std": to(0.4, 0.9)}),
     ],
 )  # fmt: skip
 def test_a_rule_speaks_and_stays_silent_next_door(
