@@ -33,9 +33,11 @@ def test_a_suite_from_traces_is_asked_and_forgotten(tmp_path: Path) -> None:
     assert compared.champion.value > 0.1, "the references are those of the questions"
     assert PREFERENCES.read(store, id).frozen >= len(newest.items)
     evidence = store.path(settings.latest().path("evidence"))
+    assert verify(evidence, verdict.bundle_digest) == verdict
     first = newest.items[0].item
     assert holding(evidence, first.salt)
     proof = forget_user(settings, str(first.user_id), print)
     assert proof.remains == ()
     assert holding(store.root, first.salt, str(first.user_id)) == set()
-    assert verify(evidence, verdict.bundle_digest) == verdict
+    assert not evidence.exists(), "it quoted the user"
+    assert VERDICT.read(store, id) == verdict

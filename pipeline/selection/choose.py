@@ -152,7 +152,8 @@ def choose(
     expected: Mapping[MethodName, MethodCost] | None = None,
 ) -> MethodDecision:
     expected = dict(expected or {})
-    held = checks(evidence, thresholds, min_coverage, expected.get("grpo"))
+    groups = next((cost for cost in expected.values() if cost.num_generations), None)
+    held = checks(evidence, thresholds, min_coverage, groups)
     failed: dict[MethodName, list[EvidenceCheck]] = {
         name: [check for check in held if name in check.needed_by and not check.holds] for name in METHODS
     }

@@ -16,7 +16,6 @@ from pipeline.recipe import Recipe
 from pipeline.recipe.methods import AnyMethod, Method
 from pipeline.serving.endpoint import Endpoint
 from pipeline.training.journal import PREFIX
-from pipeline.training.nemo.render import recipe_faults
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import BLOCKED, BLOCKED_WORDS, NEVER_RETRY, PREEMPTED, TrainingResult
 
@@ -78,6 +77,8 @@ def training_faults(recipe: Recipe, methods: Iterable[Method]) -> list[str]:
     """Why a training by one of these methods could not begin, one line each with what to do."""
     training = recipe.training
     if training.engine == "nemo_rl":
+        from pipeline.training.nemo.render import recipe_faults  # chat templates, which most recipes need not load here
+
         return recipe_faults(recipe, methods)
     if recipe.compute.kubernetes is not None:
         return []

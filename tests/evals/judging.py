@@ -94,8 +94,9 @@ def judge(win: float, habit: float = 0.0, admits: bool = True) -> Answer:
 
 
 def comparisons(server: Server) -> list[str]:
-    """The bodies of the requests that compare, without their random marks."""
-    pairs = [parts(each) for each in server.requests]
+    """The bodies of the requests that compare, without their random marks. A killed client may leave a request that
+    has no body yet."""
+    pairs = [parts(each) for each in server.requests if each.body]
     return [str(sorted(each.items())) for each in pairs if "answer A" in each]
 
 

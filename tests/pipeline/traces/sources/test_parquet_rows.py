@@ -81,7 +81,7 @@ def test_a_fresh_answer_does_not_bring_the_logged_ones_reward(store: Store, tmp_
     assert (logged.profile, logged.given, fresh.profile, fresh.given) == ("given", Finding(0.9), "fresh", None)
 
 
-def test_a_reward_in_single_precision_is_the_one_that_was_written(store: Store, tmp_path: Path) -> None:
+def test_a_reward_in_single_precision_is_read_as_written(store: Store, tmp_path: Path) -> None:
     table = pa.table({"input": [EKS], "output": [AWS], "final_reward": pa.array([0.7], pa.float32())})
     pq.write_table(table, tmp_path / "set.parquet")
     (found,) = rows_of(store, run(store, tmp_path / "set.parquet", **GIVEN))
