@@ -12,7 +12,7 @@ from pipeline.recipe.custom import CustomReward
 from pipeline.recipe.rewards import Rewards, Weights
 from pipeline.rewards.custom import CustomScore, CustomScorer, CustomTask, check_function
 from pipeline.rewards.records import Finding
-from tests.processes import is_alive
+from tests.processes import is_alive, wait_for
 
 from .conftest import Label, call, day_file, rows_of
 from .functions import BAD, QUALITY, write_function
@@ -37,7 +37,7 @@ def test_what_a_function_started_ends_with_its_deadline(broken: CustomScorer, tm
     (hung,) = broken([task("leaves children")._replace(metadata=metadata)])
     pids = [int(line) for line in (tmp_path / "pids").read_text().split()]
     assert hung.finding.reason == "custom_timeout" and len(pids) == 2
-    assert not any(map(is_alive, pids))
+    wait_for(lambda: not any(map(is_alive, pids)))  # SIGKILL takes effect a moment later
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,7 @@ def test_late_feedback_labels_anew_and_checks_nothing_again(export: Path, label:
     assert (second.checked, second.remembered) == (0, 1)
 
 
+@pytest.mark.variant
 def test_every_engine_gives_the_same_labels(export: Path, store: Store, label: Label, compute: Compute) -> None:
     for day in (5, 6, 7):
         answers = ["#### 1/2", "#### 0.5", "#### 2", "no answer", r"\boxed{\frac{2}{4}}"]
