@@ -33,7 +33,7 @@ run: .venv/installed
 	@echo; echo "Look at it with: make ui"
 
 # More workers than cores: many tests wait for processes to start and to end. A make that a test types is its own.
-PYTEST := env -u MAKEFLAGS -u MAKELEVEL python -m pytest -n 5 --dist loadfile --no-loadscope-reorder
+PYTEST := env -u MAKEFLAGS -u MAKELEVEL python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 # The checks take a minute of one core, and no test waits for them: either's failure fails the target.
 test: MARKS := not variant
