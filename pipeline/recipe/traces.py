@@ -131,7 +131,7 @@ class RowFields(Section):
     completion: str = "output"
     """What was answered."""
     user: str | None = None
-    """Whose row it is: what erasure looks for. null: the rows are nobody's."""
+    """Whose row it is: what erasure looks for. null: rows name no user."""
     time: str | None = None
     """When it was answered; null, and where a row has none: `day`."""
     metadata: tuple[str, ...] = ()
