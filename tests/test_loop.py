@@ -25,7 +25,7 @@ from pipeline.rollout.record import Phase
 from pipeline.training.journal import read_rows
 from tests.fork_server import ForkServer
 from tests.iterations import Iterations
-from tests.loop import adapter_digest, deployment, forked, instance, materialized, run_loop, undrawn
+from tests.loop import deployment, forked, instance, materialized, run_loop, undrawn
 from tests.ports import held_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -283,17 +283,3 @@ def test_too_little_signal_is_not_trained_on(
     text = told(settings, tmp_path, monkeypatch, capsys)
     assert f"iteration 1 ({settings.latest().id}), begun " in text and "ago, not trained: " in text
     assert "selection.method=grpo' dagster job launch -j preference_tuning" in text
-
-
-@pytest.mark.variant
-def test_dpo_trains_when_the_recipe_forces_it(root: Path, tmp_path: Path) -> None:
-    asked = ["selection.method=dpo", "training.dpo.steps=16", "training.validation.every_steps=8"]
-    settings = deployment(root, asked)
-    with instance(tmp_path / "home") as home:
-        result = run_loop(settings, home)
-    assert result.success
-    trained = CHECKPOINT.read(settings.store(), settings.latest().id)
-    assert trained.checkpoint.step == 16
-    compared = REPORT.read(settings.store(), settings.latest().id).target().comparison
-    assert compared.candidate.value > compared.champion.value
-    assert adapter_digest(root, settings.latest().id)

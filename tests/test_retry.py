@@ -1,4 +1,4 @@
-"""Every stage again: alone, with all below it, from its failure, and anew; each over what was there before it."""
+"""Every stage again: alone, with all below it, and anew; each over what was there before it."""
 
 import shutil
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ import pytest
 from assets import registry
 from assets.graph import ASSETS
 from assets.records import RECORDS
-from assets.resources import Deployment, Records, records
+from assets.resources import Deployment, records
 from jobs import retry
 from jobs.rollout import main as rollout_main
 from pipeline.core import audit
@@ -20,7 +20,6 @@ from pipeline.rollout.record import read_events
 from tests.fork_server import ForkServer
 from tests.iterations import Iterations
 from tests.loop import EMBEDDED, ROOT, deployment, forked, instance, undrawn
-from tests.variants import one_and_variants
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -47,12 +46,12 @@ def finished(
         yield Finished(settings, home, folder / "data")
 
 
-def job(settings: Deployment, io_manager: object = records) -> dg.JobDefinition:
+def job(settings: Deployment) -> dg.JobDefinition:
     """The job as `jobs.definitions` has it, in this process."""
     return dg.Definitions(
         assets=ASSETS,
         jobs=[dg.define_asset_job("preference_tuning", selection=ASSETS, executor_def=dg.in_process_executor)],
-        resources={"deployment": settings, "io_manager": io_manager},
+        resources={"deployment": settings, "io_manager": records},
     ).resolve_job_def("preference_tuning")
 
 
@@ -77,50 +76,6 @@ def test_a_stage_runs_again(finished: Finished, stage: str, below: str) -> None:
         assert skipped == list(wanted[1:])
     else:
         assert ran == list(wanted)
-
-
-class FailsOnce(Records):
-    """Records that cannot be handed on at the stage named here, once."""
-
-    at = ""
-
-    def handle_output(self, context: dg.OutputContext, obj: object) -> None:
-        if context.step_key == FailsOnce.at:
-            FailsOnce.at = ""
-            raise dg.Failure("The disk went away.", allow_retries=False)
-        super().handle_output(context, obj)
-
-
-TARGET: list[dg.JobDefinition] = []
-
-
-def target() -> dg.JobDefinition:
-    """What Dagster makes again for each of the runs; it keeps the first one that it got."""
-    return TARGET[0]
-
-
-@pytest.mark.parametrize("stage", one_and_variants(["policy_checkpoint", "traces", "model_version", "canary"]))
-def test_a_run_goes_on_from_its_failure(finished: Finished, stage: str) -> None:
-    manager = dg.IOManagerDefinition(lambda _: FailsOnce(), required_resource_keys={"deployment"})
-    TARGET[:] = TARGET or [job(finished.settings, manager)]
-    outcome = finished.root / "iterations" / finished.settings.latest().id / "outcome.json"
-    ended = outcome.read_bytes()
-    outcome.unlink()  # else the traces have nothing new to hand on
-    try:
-        FailsOnce.at = stage
-        first = dg.execute_job(dg.reconstructable(target), instance=finished.instance, raise_on_error=False)
-        assert next(event.step_key for event in first.all_events if event.is_step_failure) == stage
-        again = dg.execute_job(
-            dg.reconstructable(target),
-            instance=finished.instance,
-            raise_on_error=False,
-            reexecution_options=dg.ReexecutionOptions.from_failure(first.run_id, finished.instance),
-        )
-        assert again.success, [str(event) for event in again.all_events if event.is_failure]
-        ran = [event.step_key for event in again.all_events if event.is_step_success]
-        assert ran == list(STAGES[STAGES.index(stage) :])
-    finally:
-        outcome.write_bytes(ended)
 
 
 @pytest.fixture

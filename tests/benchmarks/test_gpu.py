@@ -9,30 +9,16 @@ from benchmarks.gpu import (
     MEMORY,
     PARTLY_RIGHT,
     PARTS,
-    SHAPES,
     SPEED,
     WARM_UP,
     Run,
     figures,
 )
 from benchmarks.gpu_data import write_plan
-from benchmarks.gpu_matrix import variants
 from pipeline.core.locations import Document
 from pipeline.demo import MODEL_DIR
 from pipeline.recipe import Accelerator, Checkpoints
-from pipeline.recipe.methods import MethodSettings
 from pipeline.training.plan import TrainingPlan
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "weights"), [("1.5B", 1_543_714_304), ("7B", 7_615_616_512)])
-def test_the_shape_is_that_of_the_real_model(name: str, weights: int) -> None:
-    import torch
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-
-    with torch.device("meta"):
-        model = Qwen2ForCausalLM(Qwen2Config(**SHAPES[name]))
-    assert sum(each.numel() for each in model.parameters()) == weights
 
 
 @pytest.mark.parametrize("run", [*SPEED, *MEMORY], ids=lambda run: run.name)
@@ -57,9 +43,3 @@ def test_figures_leave_the_warm_up_out() -> None:
     assert (actual["step"], actual["tokens_per_s"], actual["mfu"], actual["memory_mb"]) == (10.0, 500.0, 0.2, 2048.0)
     assert actual["other"] == pytest.approx(0.5)
     assert sum(actual[part] for part in (*PARTS, "other")) == pytest.approx(actual["step"])
-
-
-def test_the_matrix_has_every_method_under_every_strategy() -> None:
-    names = set(map(str, variants()))
-    assert {f"{method} fsdp2+offload lora" for method in MethodSettings.model_fields} <= names
-    assert {"dpo zero2 all", "kto ddp nf4"} <= names

@@ -265,7 +265,7 @@ def idle_selectors(objects: Sequence[Object], from_outside: Sequence[Pods]) -> l
 
 
 def open_namespaces(objects: Sequence[Object]) -> list[str]:
-    """Namespaces without Pod Security, or whose pods may talk to anybody."""
+    """Namespaces whose pods may talk to anybody."""
     denied = {
         obj["metadata"]["namespace"]
         for obj in of_kind(objects, "NetworkPolicy")
@@ -274,11 +274,4 @@ def open_namespaces(objects: Sequence[Object]) -> list[str]:
         and not obj["spec"].get("ingress")
         and not obj["spec"].get("egress")
     }
-    matches: list[str] = []
-    for obj in of_kind(objects, "Namespace"):
-        name, labels = obj["metadata"]["name"], obj["metadata"].get("labels", {})
-        if labels.get("pod-security.kubernetes.io/enforce") not in ("baseline", "restricted"):
-            matches.append(f"{name}: no Pod Security")
-        if name not in denied:
-            matches.append(f"{name}: no policy that denies by default")
-    return matches
+    return [obj["metadata"]["name"] for obj in of_kind(objects, "Namespace") if obj["metadata"]["name"] not in denied]

@@ -1,4 +1,4 @@
-"""Gangs: names and labels from anything, what a node has, what an evaluation's pod and a judged trainer's are told."""
+"""Gangs: names and labels from anything, what a node has, what a judged trainer's pod is told."""
 
 import re
 from pathlib import Path
@@ -19,8 +19,6 @@ from pipeline.recipe.rewards import Weights
 from tests.pipeline.rewards.functions import QUALITY, write_function
 from tests.pipeline.training.plans import make_plan
 from tests.pipeline.training.scored_plans import make_scored_plan, rubric
-
-from .render.kubelet import pods
 
 DNS_LABEL = r"[a-z](?:[-a-z0-9]*[a-z0-9])?"
 VALUE = r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?)?"
@@ -81,7 +79,6 @@ def test_other_trainings_hear_of_no_judge(tmp_path: Path) -> None:
     assert not {"JUDGE_URL", "JUDGE_API_KEY"} & env.keys()
 
 
-ROOT = Path(__file__).parents[2]
 IMAGE = "trainer@sha256:" + "0" * 64
 
 
@@ -96,18 +93,3 @@ def test_a_rayjobs_image_is_no_evaluations() -> None:
 def test_the_memory_is_that_of_the_nodes_gpus() -> None:
     pod = EvaluationPod(instance_type="g6e.12xlarge", devices=4)
     assert machine(Compute(kubernetes=Kubernetes(image=IMAGE), evaluation=pod)).devices == (48 * 10**9,) * 4
-
-
-@pytest.mark.parametrize("backend", ["jobset", "volcano", "rayjob"])
-def test_an_evaluations_pod_has_its_variables_and_keys(backend: str) -> None:
-    own = {"image": IMAGE, "env": {"VLLM_PYTHON": "/opt/vllm/bin/python"}, "secret": "endpoints"}
-    settings = Kubernetes.model_validate({"image": IMAGE, "backend": backend})
-    compute = Compute(kubernetes=settings, evaluation=EvaluationPod.model_validate(own))
-    (result,) = pods(render(evaluation_gang("i", "0" * 64, Path("/checkpoints/p"), compute)))
-    spec = result.template["spec"]
-    (container,) = spec["containers"]
-    env = {each["name"]: each.get("value", each.get("valueFrom")) for each in container["env"]}
-    assert env["VLLM_PYTHON"] == "/opt/vllm/bin/python"
-    assert env["JUDGE_API_KEY"]["secretKeyRef"]["name"] == "endpoints"
-    assert not spec.keys() & {"initContainers", "hostNetwork"}
-    assert container["command"] == ["python", "-m", "evals", "answer", "/checkpoints/p"]

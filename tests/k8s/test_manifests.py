@@ -49,16 +49,11 @@ def test_every_object_passes_its_schema_and_rules(name: str, shared_data: Path) 
 
 
 @every_overlay
-def test_the_objects_hold_together(name: str) -> None:
+def test_the_objects_hold_together_and_deny_by_default(name: str) -> None:
     objects = overlay(name)
     assert misnamed(objects) == []
     assert dangling(objects) == []
     assert idle_selectors(objects, from_outside()) == []
-
-
-@every_overlay
-def test_nothing_is_open_that_need_not_be(name: str) -> None:
-    objects = overlay(name)
     assert open_namespaces(objects) == []
     assert of_kind(objects, "Secret") == []
 

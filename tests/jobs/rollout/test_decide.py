@@ -99,16 +99,6 @@ def test_abort_moves_the_traffic_and_says_so(settings: Deployment, held: str, ca
     assert f"no rollout is active: the last one, {held}, is aborted" in capsys.readouterr().out
 
 
-@pytest.mark.slow
-def test_resume_lets_it_go_on_and_says_what_comes_next(settings: Deployment, held: str, capsys) -> None:
-    assert main(["resume", "--reason", "metrics are back", "--by", "operator"]) == 0
-    assert "is shifting, with 5% on the canary" in capsys.readouterr().out
-    assert (state(settings).phase, weight(settings)) == (Phase.SHIFTING, 5)
-    assert decided(settings) == [("resume", "operator", "metrics are back")]
-    assert main(["resume", "--reason", "again"]) == 1
-    assert "is shifting, and only a held one can be resumed" in capsys.readouterr().out
-
-
 def test_a_decision_needs_a_reason(settings: Deployment, held: str, capsys) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["abort"])

@@ -38,7 +38,7 @@ CASES = {
     "jobset-one-node": gang(nodes=1, capacity="spot_first", instance_type="p4d.24xlarge"),
     "jobset-cpu": gang(nodes=2, processes=1, instance_type="cpu", shm_gb=1),
     "jobset-gke-on-demand": gang(nodes=2, instance_type="a3-ultragpu-8g", capacity="on_demand"),
-    "volcano-p5en": gang(backend="volcano"),
+    "volcano-p5en": gang(backend="volcano", capacity="on_demand"),
     "rayjob-gke": gang(nodes=2, engine="nemo_rl", backend="rayjob", instance_type="a4-highgpu-8g"),
     "evaluation-jobset": evaluation(devices=4, secret="endpoints", env={"VLLM_PYTHON": "/opt/venv/bin/python"}),
     "evaluation-vllm": evaluation(
@@ -47,7 +47,7 @@ CASES = {
         secret="endpoints",
         env={"VLLM_PYTHON": "/opt/vllm/bin/python"},
     ),
-    "evaluation-rayjob": evaluation("rayjob", image=IMAGE, instance_type="g6e.12xlarge", devices=4),
+    "evaluation-rayjob": evaluation("rayjob", image=IMAGE, instance_type="a3-ultragpu-8g", devices=4),
     "evaluation-volcano": evaluation("volcano", instance_type="cpu"),
     "rayjob-eks": gang(engine="nemo_rl", backend="rayjob"),
 }

@@ -37,6 +37,7 @@ JUDGED = [
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.stem)
 def test_a_recipe_is_pinned_once_and_whole(path: Path, tmp_path: Path) -> None:
     store, recipe = Store(tmp_path), load(path)
+    assert recipe.name == path.stem
     pin(store, ITERATION, recipe)
     pin(store, ITERATION, load(path, ["training.seed=99"]))
     begun_with = pinned(store, ITERATION)

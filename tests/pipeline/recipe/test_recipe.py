@@ -247,11 +247,6 @@ def test_joined_takes_marked_fields_of_a_list_from_the_second() -> None:
     assert settings(first, Operational)["each"] == [{"rate": 0.1}, {"rate": 0.5}]
 
 
-def test_a_marked_field_is_validated_as_any_other() -> None:
-    with pytest.raises(ValidationError):
-        Inner.model_validate({"workers": "many"})
-
-
 def test_recipe_fields_without_effect_are_meant_to_be() -> None:
     """A field that decides the result and carries a mark would let two iterations share an id: read this list."""
     whole = (

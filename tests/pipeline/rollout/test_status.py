@@ -12,11 +12,6 @@ def shown(world: World) -> RolloutStatus:
     return status(NAME, serving, read_events(world.store, NAME), world.router.read(), world.now)
 
 
-def shown_after(world: World, phase: str) -> RolloutStatus:
-    world.tick_until(phase)
-    return shown(world)
-
-
 def test_a_held_rollout_is_told_with_what_was_measured_and_why(world):
     world.observe()
     world.tick(90.0)
