@@ -147,6 +147,13 @@ class DagsterDev:
         runs = [{**run, "tags": {tag["key"]: tag["value"] for tag in run["tags"]}} for run in found]
         return [run for run in runs if job in ("", run["jobName"])]
 
+    def ticks(self, sensor: str) -> list[str]:
+        """The statuses of the looks that the daemon took by the sensor, the newest first."""
+        query = """query($selector: SensorSelector!) { sensorOrError(sensorSelector: $selector) {
+          ... on Sensor { sensorState { ticks(limit: 100) { status } } } } }"""
+        answer = self.ask(query, selector={**self.location(), "sensorName": sensor})
+        return [tick["status"] for tick in answer["sensorOrError"]["sensorState"]["ticks"]]
+
     def run(self, id: str) -> dict[str, Any]:
         return next(run for run in self.runs() if run["runId"] == id)
 

@@ -90,6 +90,24 @@ def test_a_re_execution_from_failure_reads_the_pinned_recipe(iterations: Iterati
 
 
 @pytest.mark.variant
+def test_a_sensor_asks_again_after_a_failed_run(iterations: Iterations, tmp_path: Path) -> None:
+    first = iterations.first(tmp_path / "first")
+    shutil.copytree(first / "production", tmp_path / "data" / "production")
+    with DagsterDev(tmp_path / "home", tmp_path / "data", *NOT_NOW, *OFTEN) as dev:
+        labels = dev.launch("label_traces")
+        in_the_way = obstacle(dev, labels)
+        assert dev.ended(labels) == "SUCCESS"
+        dev.start_sensor("new_labels")
+        dev.wait_for(lambda: dev.runs("preference_tuning"), "the sensor to ask")
+        failed = dev.runs("preference_tuning")[0]["runId"]
+        assert dev.ended(failed) == "FAILURE"
+        in_the_way.unlink()
+        dev.wait_for(lambda: dev.runs("preference_tuning")[1:], "the sensor to ask again")
+        asked = dev.runs("preference_tuning")[0]["runId"]
+        assert dev.ended(asked) == "SUCCESS", dev.errors(asked)
+
+
+@pytest.mark.variant
 def test_a_schedule_fires_and_launches_wait_for_each_other(dev: DagsterDev) -> None:
     before = len(dev.runs("label_traces"))
     dev.start_schedule("hourly_labels")  # each minute here
@@ -108,6 +126,15 @@ def test_a_schedule_fires_and_launches_wait_for_each_other(dev: DagsterDev) -> N
         if ONE_AT_A_TIME in run["tags"] and run["startTime"] and run["endTime"]
     )
     assert all(end <= start for (_, end), (start, _) in pairwise(spans)), spans
+
+
+@pytest.mark.variant
+@pytest.mark.parametrize("sensor", ["champion_changed", "feedback_drift", "rollout_due", "notices_due"])
+def test_every_sensor_is_asked_by_the_daemon(sensor: str, dev: DagsterDev) -> None:
+    dev.start_sensor(sensor)
+    over = {"SUCCESS", "SKIPPED", "FAILURE"}
+    dev.wait_for(lambda: over & {*dev.ticks(sensor)}, f"a look by {sensor}")
+    assert "FAILURE" not in dev.ticks(sensor)
 
 
 @pytest.mark.variant
