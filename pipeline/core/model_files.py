@@ -19,7 +19,7 @@ SHOWN = 3
 def faults(folder: Path) -> list[str]:
     """Why the directory is no complete model: one sentence each, with what to do."""
     if not folder.is_dir():
-        return [f"No model directory at {folder}. Set base_model.uri to one with config.json, weights and tokenizer."]
+        return [f"No model directory at {folder}. Name one with config.json, weights and tokenizer."]
     found: list[str] = []
     try:
         _object(folder / "config.json")
