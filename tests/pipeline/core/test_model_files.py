@@ -61,7 +61,7 @@ def with_an_empty_shard(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        (shutil.rmtree, r"No model directory at /.*model\. Set base_model\.uri to one with config\.json, weights"),
+        (shutil.rmtree, r"No model directory at /.*model\. Name one with config\.json, weights"),
         (lose("config.json"), r"config\.json cannot be read: .*Save the model and its tokenizer"),
         (put("config.json", b'{"a": '), r"config\.json cannot be read: .*Save the model"),
         (put("config.json", b"[]"), r"config\.json holds list, not an object"),
