@@ -31,8 +31,9 @@ def section_of(
         suite = own.get(name) or _preset(name, left, changes, own)
         if suite.check == "none":
             raise ValueError(f"The suite {name} has no references (check: none): name one whose answers are checked.")
-        known = suite.sha256 or not Path(suite.path).is_file()
-        sha256 = suite.sha256 if known else digest_file(Path(suite.path))  # read once, it needs no pin
+        sha256 = suite.sha256
+        if not sha256 and Path(suite.path).is_file():
+            sha256 = digest_file(Path(suite.path))  # read once, it needs no pin
         chosen.append(suite.model_copy(update={"role": "report", "floor": None, "sha256": sha256}))
     if left:
         raise ValueError(f"No suite takes the file {left[0]}: give one --path for each preset of a file, in its order.")
