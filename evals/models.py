@@ -43,8 +43,8 @@ def section_of(
 def _preset(name: str, left: list[str], changes: Mapping[str, Any], own: Mapping[str, ItemsSuite]) -> ItemsSuite:
     presets = get_args(ItemsPreset)
     if name not in presets:
-        known = f"one of the presets {', '.join(presets)}" + (f" or of the recipe's {', '.join(own)}" if own else "")
-        raise ValueError(f"There is no suite {name}. Name {known}.")
+        choices = f"one of the presets {', '.join(presets)}" + (f" or of the recipe's {', '.join(own)}" if own else "")
+        raise ValueError(f"There is no suite {name}. Name {choices}.")
     try:
         return preset_suite(name, **({"path": left.pop(0)} if left and name not in EMBEDDED else {}), **changes)
     except ValidationError as error:

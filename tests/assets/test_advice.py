@@ -43,7 +43,7 @@ def test_each_field_that_is_named_is_there(file: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("recipe", "mistake", "told", "fix"),
+    ("recipe", "mistake", "refusal", "fix"),
     [
         ("dpo", "compute.processes=9", "at most the GPUs of the instance", "compute.processes=8"),
         ("dpo", "data_root=/elsewhere", "below compute.kubernetes.mount", "data_root=/checkpoints/tuning"),
@@ -59,14 +59,14 @@ def test_each_field_that_is_named_is_there(file: str) -> None:
         ("grpo", "compute.budget_usd=1000", "Raise it to 2220", "compute.budget_usd=2220"),
     ],
 )  # fmt: skip
-def test_a_gang_s_advice_works_when_typed(recipe: str, mistake: str, told: str, fix: str) -> None:
+def test_a_gang_s_advice_works_when_typed(recipe: str, mistake: str, refusal: str, fix: str) -> None:
     built = [NEMO_RL if recipe == "grpo" else TRAINER]
 
     def refusals(*overrides: str) -> list[str]:
         return recipe_refusals(load(RECIPES / f"spot_h200_{recipe}.yaml", [*built, *overrides]))
 
     assert refusals() == []
-    assert [line for line in refusals(mistake) if told in line]
+    assert [line for line in refusals(mistake) if refusal in line]
     assert refusals(mistake, fix) == []
 
 
@@ -77,7 +77,7 @@ def refused(root: Path, *overrides: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("mistake", "told", "fix"),
+    ("mistake", "refusal", "fix"),
     [
         ("training.grpo.generation=vllm_colocate", "set training.grpo.generation to transformers",
          "training.grpo.generation=transformers"),
@@ -95,10 +95,10 @@ def refused(root: Path, *overrides: str) -> list[str]:
     ],
 )  # fmt: skip
 def test_the_gate_s_advice_works_when_typed(
-    mistake: str, told: str, fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mistake: str, refusal: str, fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launch, "_is_installed", lambda package: package in launch.TRAINS)
-    assert [line for line in refused(tmp_path, mistake) if told in line]
+    assert [line for line in refused(tmp_path, mistake) if refusal in line]
     assert refused(tmp_path, mistake, fix) == []
 
 
@@ -111,7 +111,7 @@ JUDGED = f"evaluation.suites=[{SEVERAL}, items: 400}}]"
 
 
 @pytest.mark.parametrize(
-    ("mistakes", "told", "fix"),
+    ("mistakes", "refusal", "fix"),
     [
         ([JUDGED.replace("target", "guard")], "Set rewards.judge to {model: NAME, digest: DIGEST}", JUDGE),
         ([JUDGED, JUDGE], "Set evaluation.judge to {model: NAME, digest: DIGEST}", ANOTHER_JUDGE),
@@ -119,10 +119,10 @@ JUDGED = f"evaluation.suites=[{SEVERAL}, items: 400}}]"
     ],
 )
 def test_a_judge_s_advice_works_when_typed(
-    mistakes: list[str], told: str, fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mistakes: list[str], refusal: str, fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JUDGE_URL", "http://127.0.0.1:9/v1")
-    assert [line for line in refused(tmp_path, *mistakes) if told in line]
+    assert [line for line in refused(tmp_path, *mistakes) if refusal in line]
     assert refused(tmp_path, *mistakes, fix) == []
 
 

@@ -138,8 +138,8 @@ def test_a_wrong_source_is_red_and_mended_by_the_recipe(tmp_path: Path, dagster_
     write(place.export, day_file(5), [observation(n) for n in range(1, 60)])
     failed = place.run()
     assert not failed.success and not place.iterations()
-    told = str(failed.failure_data_for_node("traces"))
-    assert "0 of 59 rows admitted, under the floor of 1%. Rejected: consent 59" in told
+    error_text = str(failed.failure_data_for_node("traces"))
+    assert "0 of 59 rows admitted, under the floor of 1%. Rejected: consent 59" in error_text
     mended = Place(tmp_path, dagster_instance)
     assert mended.run().success
     assert mended.settings.latest().dataset.rows == 59
@@ -178,5 +178,5 @@ def test_a_gate_without_references_ends_before_labels(tmp_path: Path, dagster_in
     write(place.export, day_file(5), [observation(n, metadata={"user_consent": "true"}) for n in range(1, 6)])
     failed = place.run()
     assert not failed.success and not place.iterations()
-    told = str(failed.failure_data_for_node("traces"))
-    assert "The suite production can be frozen from no row (without a reference: 5)" in told
+    error_text = str(failed.failure_data_for_node("traces"))
+    assert "The suite production can be frozen from no row (without a reference: 5)" in error_text

@@ -32,8 +32,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ChatServer]:
         row = rows.get(request.body["messages"][-1]["content"].partition("\n")[0])
         if row is None:
             return None
-        known = request.body["model"] == "new" or row["level"] > 2
-        message = {"role": "assistant", "content": f"\\boxed{{{row['answer'] if known else -1}}}"}
+        is_right = request.body["model"] == "new" or row["level"] > 2
+        message = {"role": "assistant", "content": f"\\boxed{{{row['answer'] if is_right else -1}}}"}
         return completion(request.body, choice={"message": message, "finish_reason": "stop"})
 
     with chat_server(answers) as opened:

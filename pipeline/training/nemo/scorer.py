@@ -29,21 +29,21 @@ Rows = Sequence[dict[str, Any]]
 
 def rewarded(reward: RewardFunction, statistics: Path, rows: Rows) -> list[float]:
     """Rewards of a batch, compared within the completions of a prompt; its statistics replace those before them."""
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     values = reward(
         prompts=[row["prompt"] for row in rows],
         completions=[[{"role": "assistant", "content": row["completion"]}] for row in rows],
         completion_ids=[[]] * len(rows),  # each has a reference, and counts whether it ended or not
         reference=[row["reference"] for row in rows],
         verifier=[row["verifier"] for row in rows],
-        log_metric=found.__setitem__,
+        log_metric=metrics.__setitem__,
     )
     prompts = [to_prompt(row["prompt"]) for row in rows]
     alike: defaultdict[str, set[float | None]] = defaultdict(set)
     for prompt, value in zip(prompts, values, strict=True):
         alike[prompt].add(value)
-    found["frac_reward_zero_std"] = fmean(len(group - {None}) < 2 for group in alike.values())
-    write_atomically(statistics, json.dumps(found))
+    metrics["frac_reward_zero_std"] = fmean(len(group - {None}) < 2 for group in alike.values())
+    write_atomically(statistics, json.dumps(metrics))
     return without_abstentions(values, prompts)
 
 
@@ -55,11 +55,11 @@ def right(check: Grader, rows: Rows) -> list[float]:
 
 def without_abstentions(values: Sequence[float | None], groups: Sequence[Hashable]) -> list[float]:
     """Each None replaced by the mean of its group, 0 in a group that has nothing else."""
-    known: defaultdict[Hashable, list[float]] = defaultdict(list)
+    scores_by_group: defaultdict[Hashable, list[float]] = defaultdict(list)
     for value, group in zip(values, groups, strict=True):
         if value is not None:
-            known[group].append(value)
-    means = {group: fmean(known[group]) if known[group] else 0.0 for group in set(groups)}
+            scores_by_group[group].append(value)
+    means = {group: fmean(scores_by_group[group]) if scores_by_group[group] else 0.0 for group in set(groups)}
     return [means[group] if value is None else value for value, group in zip(values, groups, strict=True)]
 
 
