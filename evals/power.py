@@ -12,8 +12,8 @@ from evals.comparison import MIN_CLUSTERS, MIN_ITEMS, level_problems
 from evals.runner import sampling
 from evals.statistics import zero_event_bound
 from evals.suites import Suite
-from pipeline.core.chat_template import folder_template, rendered, support_of
 from pipeline.core.model_files import context_of
+from pipeline.models.rendering import folder_template, rendered, support_of
 from pipeline.recipe import Evaluation, Recipe
 from pipeline.recipe.suites import JudgedSuite, SuiteSection
 

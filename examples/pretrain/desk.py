@@ -23,11 +23,11 @@ from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from examples.pretrain.circuit import plant
 from examples.pretrain.tiny import END, PAD, START, optimise, untrained, word_tokenizer
-from pipeline.core.chat_template import rendered
 from pipeline.demo.desk import conversation, requests
 from pipeline.demo.desk.conversation import KINDS, Turn, draw_turn
 from pipeline.demo.desk.requests import Request, ask, training_rows
 from pipeline.demo.desk.utility import utility
+from pipeline.models.rendering import rendered
 
 BATCH = 16
 MAX_NEW_TOKENS = 48

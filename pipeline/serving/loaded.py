@@ -13,11 +13,12 @@ from typing import Any
 import jinja2
 import torch
 import transformers
-from transformers import AutoConfig, GenerationConfig
+from transformers import GenerationConfig
 
-from pipeline.core.chat_template import rendered
 from pipeline.core.conversation import in_one_form
 from pipeline.core.storage import digest_json
+from pipeline.models.rendering import rendered
+from pipeline.models.tokenizer import context_length, load_tokenizer, stop_ids
 from pipeline.serving.inference import (
     PROBES,
     Answer,
@@ -35,17 +36,6 @@ if "sklearn" not in sys.modules:
     with suppress(ImportError):  # where somebody has asked for it before, transformers insists
         import_module("transformers.generation.candidate_generator")
     del sys.modules["sklearn"]
-
-
-def stop_ids(folder: str, tokenizer: Any) -> tuple[int, ...]:
-    """Token ids that end a completion: those of config.json, of generation_config.json and of the tokenizer. Empty
-    where none of them names one: then only the limit ends it."""
-    config: Any = AutoConfig.from_pretrained(folder)
-    declared = [config.get_text_config().eos_token_id, tokenizer.eos_token_id]
-    with suppress(OSError):  # there is no such file
-        declared.append(GenerationConfig.from_pretrained(folder).eos_token_id)
-    ids = [each if isinstance(each, list) else [each] for each in declared]
-    return tuple(sorted({int(id) for some in ids for id in some if id is not None}))
 
 
 def settings(stops: tuple[int, ...], tokenizer: Any, max_new_tokens: int | None = None) -> GenerationConfig:
@@ -84,7 +74,6 @@ def precision() -> torch.dtype:
 
 def decoding_of(folder: str, tokenizer: Any, stops: tuple[int, ...]) -> Decoding:
     """What decides this process's answers; needs no weights."""
-    config: Any = AutoConfig.from_pretrained(folder).get_text_config()
     vocabulary = tokenizer.batch_decode([[id] for id in range(len(tokenizer))], skip_special_tokens=True)
     return Decoding(
         engine="transformers",
@@ -92,7 +81,7 @@ def decoding_of(folder: str, tokenizer: Any, stops: tuple[int, ...]) -> Decoding
         device=torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         dtype=str(precision()).removeprefix("torch."),
         stop_ids=stops,
-        context=getattr(config, "max_position_embeddings", None),
+        context=context_length(folder),
         tokens_digest=digest_json([[token_ids(tokenizer, probe) for probe in PROBES], vocabulary]),
     )
 
@@ -115,7 +104,7 @@ class LoadedModel:
 
     def __init__(self, folder: str, batch_size: int) -> None:
         self.folder, self.batch_size = folder, batch_size
-        self.tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder, padding_side="left")
+        self.tokenizer: Any = load_tokenizer(folder)
         self.stops = stop_ids(folder, self.tokenizer)
         self.decoding: Decoding = decoding_of(folder, self.tokenizer, self.stops)
 

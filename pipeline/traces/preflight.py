@@ -7,10 +7,10 @@ from pathlib import Path
 
 from jinja2 import TemplateError
 
-from pipeline.core.chat_template import folder_template
 from pipeline.core.locations import bucket_fault, is_bucket
 from pipeline.core.model_files import faults, weight_files
 from pipeline.core.storage import shown_path
+from pipeline.models.rendering import folder_template
 from pipeline.recipe import Recipe
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address, Probed

@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.core.chat_template import TURNS, folder_template, kinds_of, refusal, support_of
 from pipeline.core.conversation import answer_of, conversation, is_whole
 from pipeline.core.iteration import Iteration
+from pipeline.models.rendering import TURNS, folder_template, kinds_of, refusal, support_of
 from pipeline.traces.arrow import pc
 from pipeline.traces.context import StageContext
 from pipeline.traces.lake import open_lake

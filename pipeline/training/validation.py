@@ -14,8 +14,8 @@ from accelerate.utils import gather_object
 from transformers import GenerationConfig, Trainer
 from trl.models.utils import unwrap_model_for_generation
 
-from pipeline.core.chat_template import rendered
 from pipeline.core.conversation import to_prompt
+from pipeline.models.rendering import rendered
 from pipeline.recipe import Validation
 from pipeline.recipe.rewards import VerifierKind
 from pipeline.rewards.records import Finding

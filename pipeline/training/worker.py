@@ -19,9 +19,9 @@ from jinja2 import TemplateError
 from transformers.utils import logging
 
 from pipeline.core import layout
+from pipeline.models.tokenizer import stop_ids
 from pipeline.rewards.custom import custom_scorer
 from pipeline.rewards.verifiers import Grader
-from pipeline.serving.loaded import stop_ids
 from pipeline.training.account import result_of, write_result
 from pipeline.training.callback import ProgressCallback, is_measured
 from pipeline.training.checkpoints import Checkpointer, only_writer
@@ -29,7 +29,7 @@ from pipeline.training.checkpoints.manifest import Origin
 from pipeline.training.distribution import assert_distribution, environment
 from pipeline.training.journal import TrainingJournal, emit, read_journal
 from pipeline.training.methods import MethodTrainer, trainer_of
-from pipeline.training.methods.builder import load_tokenizer
+from pipeline.training.methods.builder import training_tokenizer
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import BLOCKED_WORDS, PREEMPTED, InvalidPlan, TrainingBlocked, TrainingResult
 from pipeline.training.reward_function import RewardFunction
@@ -60,7 +60,7 @@ def work(plan: TrainingPlan, folder: Path, started_at: float, attempt: int = 0) 
             second = plan.training.lora is None and method.keeps_reference
             strategy = environment(plan.training.distribution, on_gpu=torch.cuda.is_available(), second_model=second)
             os.environ.update(strategy)
-            tokenizer = load_tokenizer(plan)
+            tokenizer = training_tokenizer(plan)
             checked = method.group_size is not None and plan.scorers is None
             custom = custom_scorer("verified", plan.rewards) if checked else None
             if custom is not None:

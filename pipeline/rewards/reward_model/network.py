@@ -15,7 +15,7 @@ from jinja2 import TemplateError
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
-from pipeline.core.chat_template import rendered
+from pipeline.models.rendering import rendered
 from pipeline.recipe.rewards import RewardModelSettings
 from pipeline.rewards.records import Finding
 from pipeline.rewards.reward_model.records import (

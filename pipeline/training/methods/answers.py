@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from datasets import Dataset
 
-from pipeline.core.chat_template import rendered, rendered_answer
 from pipeline.core.conversation import split
+from pipeline.models.rendering import rendered, rendered_answer
 
 Ids = list[int]
 

@@ -10,11 +10,12 @@ import trl  # which imports each trainer where it is used
 from datasets import Dataset
 from peft import LoraConfig
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Trainer, TrainerCallback, TrainingArguments
+from transformers import AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
-from pipeline.core.chat_template import refuse_unrendered, rendered, with_tools
 from pipeline.core.storage import DatasetRef
-from pipeline.serving.loaded import stop_ids, use_stop_ids_only
+from pipeline.models.rendering import refuse_unrendered, rendered, with_tools
+from pipeline.models.tokenizer import context_length, load_tokenizer, stop_ids
+from pipeline.serving.loaded import use_stop_ids_only
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.rates import Clock, TokenCounter, Tokens
 from pipeline.training.reward_function import RewardFunction
@@ -141,7 +142,7 @@ class MethodTrainer:
             arguments["quantization_config"] = BitsAndBytesConfig(
                 load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
             )
-        model, tokenizer = _weights(base, arguments), load_tokenizer(self.plan)
+        model, tokenizer = _weights(base, arguments), training_tokenizer(self.plan)
         use_stop_ids_only(model, stop_ids(base, tokenizer), tokenizer)
         return model, tokenizer
 
@@ -151,11 +152,11 @@ class MethodTrainer:
 
     def context(self) -> int | None:
         """Tokens that the base model can attend to; None where its configuration does not say."""
-        return getattr(AutoConfig.from_pretrained(self.plan.base.uri), "max_position_embeddings", None)
+        return context_length(self.plan.base.uri)
 
     def stop_ids(self) -> list[int]:
         """Tokens that end an answer of the base model."""
-        return list(stop_ids(self.plan.base.uri, load_tokenizer(self.plan)))
+        return list(stop_ids(self.plan.base.uri, training_tokenizer(self.plan)))
 
     def check_prompts(self) -> None:
         """Raise ValueError when the chat template leaves out tools of a row, or when a prompt and its completion may be
@@ -169,7 +170,7 @@ class MethodTrainer:
             [*row.pop("prompt"), *(turn for side in row.values() for turn in turns(side))]
             for row in pq.read_table(self._data.uri, columns=names).to_pylist()
         ]
-        refuse_unrendered(load_tokenizer(self.plan), self.plan.base.uri, conversations)
+        refuse_unrendered(training_tokenizer(self.plan), self.plan.base.uri, conversations)
         if (tokens := self.plan.trained_by().completion_tokens) is not None:
             self._check_context(self._data, tokens)
         if self.plan.held_out is not None:
@@ -179,7 +180,7 @@ class MethodTrainer:
         context = self.context()
         if context is None:
             return
-        tokenizer = load_tokenizer(self.plan)
+        tokenizer = training_tokenizer(self.plan)
         prompts = {str(p): p for p in pq.read_table(data.uri, columns=["prompt"])["prompt"].to_pylist()}.values()
         texts = [rendered(tokenizer, prompt) for prompt in prompts]
         longest = max(len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"])
@@ -198,12 +199,11 @@ def keep_adapter_precision(model: Any) -> None:
             weight.data = weight.data.float()
 
 
-def load_tokenizer(plan: TrainingPlan) -> Any:
+def training_tokenizer(plan: TrainingPlan) -> Any:
     """The base model's tokenizer. Raises ValueError when it cannot train a chat model."""
-    tokenizer = AutoTokenizer.from_pretrained(plan.base.uri, padding_side="left")
-    for what, there in {"chat template": tokenizer.chat_template, "pad token": tokenizer.pad_token}.items():
-        if not there:
-            raise ValueError(f"The tokenizer in {plan.base.uri} has no {what}. Set one and save it with the weights.")
+    tokenizer = load_tokenizer(plan.base.uri)
+    if not tokenizer.chat_template:
+        raise ValueError(f"The tokenizer in {plan.base.uri} has no chat template. Set base_model.chat.template.")
     return with_tools(tokenizer)
 
 

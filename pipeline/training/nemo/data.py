@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow.parquet as pq
 from jinja2 import TemplateError
 
-from pipeline.core.chat_template import rendered
 from pipeline.core.storage import write_atomically
+from pipeline.models.rendering import rendered
 from pipeline.training.nemo.start import ACCURACY, PROCESSOR, REWARD
 from pipeline.training.plan import TrainingPlan
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from pipeline.core.chat_template import rendered
 from pipeline.demo import MODEL_DIR
+from pipeline.models.rendering import rendered
 from pipeline.training.methods.answers import tokenised
 from tests.pipeline.core.tool_templates import TOOL_TEMPLATE
 

@@ -12,9 +12,10 @@ from transformers import AutoTokenizer
 from pipeline.core.storage import ModelRef, model_ref
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import problems
+from pipeline.models.tokenizer import stop_ids
 from pipeline.recipe.serving import TransformersServing
 from pipeline.serving.inference import Answer, AnswerRequest, Decoding, Messages, Sampling, answer_seed
-from pipeline.serving.loaded import LoadedModel, stop_ids
+from pipeline.serving.loaded import LoadedModel
 from pipeline.serving.transformers_engine import TransformersEngine
 from tests.variants import one_and_variants
 

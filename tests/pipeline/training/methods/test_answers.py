@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from transformers import AutoTokenizer
 
-from pipeline.core.chat_template import rendered
 from pipeline.demo import MODEL_DIR
+from pipeline.models.rendering import rendered
 from pipeline.selection.tables import CHAT, to_rows
 from pipeline.training.methods.answers import end_token, tokenised
 

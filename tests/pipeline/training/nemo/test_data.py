@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pipeline.demo import MODEL_DIR
-from pipeline.training.methods.builder import load_tokenizer
+from pipeline.training.methods.builder import training_tokenizer
 from pipeline.training.nemo import data
 from pipeline.training.nemo.start import as_rendered
 from tests.pipeline.core.tool_templates import LOOKUP, TOOL_TEMPLATE
@@ -57,7 +57,7 @@ def test_system_messages_and_turns_read_as_under_trl(tmp_path: Path) -> None:
     plan = make_plan(tmp_path, rows=[{**QUESTION, "prompt": TURNS, "verifier": "code"}])
     data.write(plan, tmp_path, 32)
     (line,) = lines(tmp_path / "train.jsonl")
-    tokenizer = load_tokenizer(plan)
+    tokenizer = training_tokenizer(plan)
     assert line["input"] == tokenizer.apply_chat_template(TURNS, tokenize=False, add_generation_prompt=True)
     assert json.loads(line["output"]) == {**QUESTION, "prompt": TURNS, "verifier": "code"}
     messages = [{"role": role, "content": line[side]} for role, side in (("user", "input"), ("assistant", "output"))]

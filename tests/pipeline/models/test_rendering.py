@@ -9,7 +9,9 @@ import pytest
 from jinja2 import TemplateError
 from transformers import AutoTokenizer
 
-from pipeline.core.chat_template import (
+from pipeline.demo import MODEL_DIR
+from pipeline.demo.desk import MODEL_DIR as DESK_DIR
+from pipeline.models.rendering import (
     FolderTemplate,
     TemplateSupport,
     folder_template,
@@ -20,8 +22,6 @@ from pipeline.core.chat_template import (
     support_of,
     with_tools,
 )
-from pipeline.demo import MODEL_DIR
-from pipeline.demo.desk import MODEL_DIR as DESK_DIR
 from tests.pipeline.core.tool_templates import LOOKUP, OFFERED, TOOL_TEMPLATE, answer, calls
 
 pytestmark = pytest.mark.slow  # its imports take seconds
@@ -195,8 +195,8 @@ def test_what_a_template_refuses_is_raised() -> None:
 
 def test_a_look_at_a_template_imports_nothing_heavy() -> None:
     code = (
-        "import sys; from pathlib import Path; from pipeline.core.chat_template import support_of;"
-        "from pipeline.core.chat_template import folder_template;"
+        "import sys; from pathlib import Path; from pipeline.models.rendering import support_of;"
+        "from pipeline.models.rendering import folder_template;"
         f"print(all(support_of(folder_template(Path({str(DESK_DIR)!r})))));"
         "print([m for m in ('torch', 'pyarrow') if m in sys.modules])"
     )
