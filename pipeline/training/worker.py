@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers  # the trainer comes after pipeline.serving.loaded, which keeps scikit-learn out
+import transformers  # its trainer comes after pipeline.serving.loaded
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from jinja2 import TemplateError
 from transformers.utils import logging
 
+import pipeline.serving.loaded  # noqa: F401  # pyright: ignore[reportUnusedImport]  (keeps scikit-learn out)
 from pipeline.core import layout
 from pipeline.models.tokenizer import stop_ids
 from pipeline.rewards.custom import custom_scorer
