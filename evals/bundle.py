@@ -83,6 +83,7 @@ def report(evidence: EvalEvidence, ref: BundleRef) -> EvalReport:
         problems=evidence.problems,
         measurements=tuple(comparison.measure(each.suite, each.arms, section) for each in evidence.suites),
         bundle=ref,
+        unchanged=_unchanged(evidence.suites),
         not_asked=evidence.not_asked,
         judged=tuple(
             win_rate.measure(each, answered.suite, answered.arms, section)
@@ -90,6 +91,14 @@ def report(evidence: EvalEvidence, ref: BundleRef) -> EvalReport:
             if (answered := over[each.suite]) is not None
         ),
     )
+
+
+def _unchanged(suites: Collection[SuiteEvidence]) -> int:
+    before, after = (
+        {(each.suite.name, result.id): result.samples for each in suites for result in each.arms[arm].results}
+        for arm in (0, 1)
+    )
+    return sum(map(len, after.values())) if before == after else 0
 
 
 def publish(store: Store, name: str, evidence: EvalEvidence) -> None:

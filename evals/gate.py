@@ -16,6 +16,7 @@
    gain of 10.9 points passes with a power of 0.8. Else: INCONCLUSIVE.
 7. A judged suite is a target or a guard by the rate at equal lengths (evals/win_rate.py), by the same two tests.
 8. A suite whose role is report decides nothing.
+9. A candidate whose answers all equal the champion's fails as one without effect.
 """
 
 import math
@@ -96,6 +97,8 @@ def _findings(report: EvalReport, section: Evaluation) -> list[Finding]:
         else:
             problems = each.problems or ("nothing was measured",)
         inadequate += [(Verdict.INCONCLUSIVE, f"{each.suite}: {why}") for why in problems]
+    if report.unchanged and not inadequate:
+        return [(Verdict.FAIL, f"no effect: all {report.unchanged:,} answers equal the champion's")]
     measured = {each.suite: each for each in report.judged}
     judged: list[tuple[JudgedSuite, JudgedMeasurement]] = []
     for settings in (each for each in section.judged if each.role != "report"):

@@ -294,6 +294,8 @@ class EvalReport(Record):
     problems: tuple[str, ...]
     measurements: tuple[SuiteMeasurement, ...]
     bundle: BundleRef
+    unchanged: int = 0
+    """Answers of the candidate, where each of them equals the champion's; else 0."""
     judged: tuple[JudgedMeasurement, ...] = ()
     """Of the suites that are judged, in the recipe's order."""
     not_asked: dict[str, str] = Field(default={})

@@ -19,12 +19,26 @@ def test_a_better_candidate_passes(kit: Any, good: tuple[Any, ...]) -> None:
 
 
 @pytest.mark.slow
-def test_a_worse_an_equal_and_the_same_candidate_fail(kit: Any, good: tuple[Any, ...]) -> None:
+def test_a_worse_and_an_equal_candidate_fail(kit: Any, good: tuple[Any, ...]) -> None:
     section, suite, old, new = good
-    for champion, candidate in ((new, old), (old, kit.arm("twin", section, suite, 0.4)), (old, old)):
+    for champion, candidate in ((new, old), (old, kit.arm("twin", section, suite, 0.4))):
         verdict = kit.judge(section, suite, champion, candidate)
         assert verdict.verdict is Verdict.FAIL
         assert any("improvement not shown" in reason for reason in verdict.reasons)
+
+
+def test_a_candidate_without_effect_is_named_so(
+    kit: Any, good: tuple[Any, ...], with_sample: Callable[..., EvalArm]
+) -> None:
+    section, suite, old, _ = good
+    verdict = kit.judge(section, suite, old, old)
+    assert (verdict.verdict, verdict.reasons) == (
+        Verdict.FAIL, ("no effect: all 800 answers equal the champion's",),
+    )  # fmt: skip
+    reasons = kit.judge(section, suite, old, with_sample(old, text="other")).reasons
+    assert reasons[0].startswith("arithmetic: improvement not shown")
+    few = old.model_copy(update={"results": old.results[1:]})
+    assert kit.judge(section, suite, few, few).verdict is Verdict.INCONCLUSIVE
 
 
 def _results(change: Callable[[tuple[ItemResult, ...]], tuple[ItemResult, ...]]) -> Callable[[EvalArm], EvalArm]:

@@ -13,7 +13,7 @@ from evals.report import table
 from pipeline.recipe import Evaluation
 from tests.pipeline.rewards.judge.endpoint import Request, Said, Server, parts, preferring
 
-from .judging import gated, judge, section
+from .judging import evidence, gated, judge, judged, reported, section
 
 pytestmark = pytest.mark.slow
 
@@ -39,6 +39,14 @@ def test_a_preferred_candidate_passes_and_a_disliked_one_fails(
     verdict, _ = gated(tmp_path, judge(0.25), section(role="target"))
     assert verdict.verdict is Verdict.FAIL
     assert verdict.reasons[0].startswith("judged-0: preference not shown")
+
+
+def test_equal_answers_are_without_effect_whatever_a_judge_says(tmp_path: Path) -> None:
+    settings = section(role="target")
+    gathered = evidence(settings)
+    gathered = gathered.model_copy(update={"arms": (gathered.arms[0], gathered.arms[0])})
+    report = reported(settings, gathered, judged(tmp_path, judge(0.5), settings, gathered)[0])
+    assert gate.judge(report, settings).reasons == ("no effect: all 120 answers equal the champion's",)
 
 
 DISAGREE = "judged-0: the tests of preference disagree"
