@@ -27,7 +27,7 @@ from pipeline.recipe import Judge, Recipe, load
 from pipeline.recipe.pinning import differences, pin, pinned, refuse_to_mix
 from pipeline.recipe.section import joined
 from pipeline.recipe.traces import LangfuseApiSource, MlflowSource, PostgresTableSource
-from pipeline.registry.base_models import fetch_base, lies_elsewhere, with_base
+from pipeline.registry.base_models import is_pinned, pin_base, with_base
 from pipeline.registry.runs import MlflowAddresses
 from pipeline.registry.tracking import local_tracking
 from pipeline.rewards.judge import Endpoint
@@ -93,13 +93,12 @@ class Deployment(dg.ConfigurableResource):
         return deployment
 
     def fetch_base(self, log: Log) -> None:
-        """Bring a base model that lies elsewhere below the data root, as it is now. Raises ValueError where that cannot
-        be done."""
+        """Bring a base model that lies elsewhere, or has chat settings, below the data root, as it is now. Raises
+        ValueError where that cannot be done."""
         self.recipe()
         assert self._recipe is not None, "it was read above"
-        uri = self._recipe.base_model.uri
-        if lies_elsewhere(uri):
-            fetch_base(self.store(), uri, self.mlflow(), log)
+        if is_pinned(self._recipe.base_model):
+            pin_base(self.store(), self._recipe.base_model, self.mlflow(), log)
 
     def recipe_of(self, iteration: Iteration) -> Recipe:
         """The recipe that an iteration was begun with; where and how it runs is as the deployment says now."""

@@ -50,6 +50,17 @@ def faults(folder: Path) -> list[str]:
     return found
 
 
+def model_files(folder: Path) -> list[str]:
+    """The files of a directory that are not hidden by their relative names, in the order of their paths."""
+    names = [path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file()]
+    return [str(name) for name in names if not is_hidden(name)]
+
+
+def is_hidden(name: Path) -> bool:
+    """Hidden files and folders, such as .DS_Store and .cache/, are no part of a model."""
+    return any(part.startswith(".") for part in name.parts)
+
+
 def weight_files(folder: Path) -> list[Path]:
     """The files of the weights, in name order. Raises ValueError when the index of the shards cannot be read."""
     if (folder / ONE_FILE).is_file() or not (folder / INDEX).is_file():

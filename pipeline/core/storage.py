@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict
 from pipeline.core import layout
 from pipeline.core.locations import Document, Uri, stored
 from pipeline.core.mark_keys import MarkKeys
-from pipeline.core.model_files import faults
+from pipeline.core.model_files import faults, model_files
 
 
 class Record(BaseModel):
@@ -186,8 +186,8 @@ def digest_file(path: Path) -> str:
 
 
 def digest_dir(path: Path) -> str:
-    """sha256 over the relative name and sha256 of every file below `path`, in name order."""
-    files = {str(f.relative_to(path)): digest_file(f) for f in sorted(path.rglob("*")) if f.is_file()}
+    """sha256 over the relative name and sha256 of every file below `path` that is not hidden, in name order."""
+    files = {name: digest_file(path / name) for name in model_files(path)}
     if not files:
         raise ValueError(f"{path} has no files. Point to a directory that holds a model.")
     return digest_json(files)

@@ -4,6 +4,7 @@ definitions, calls, results or earlier turns. `with_tools` makes TRL, which call
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,13 +23,19 @@ _CALLING = {
     "tool_calls": json.dumps([{"id": "probe0000", "type": "function", "function": _CALL}]),
 }
 _RESULT = {"role": "tool", "content": "probe_result", "tool_call_id": "probe0000"}
+_SYSTEM = [{"role": "system", "content": "probe_system"}, _ASKED]
+_REPEATED = [{"role": "user", "content": "probe_first"}, _ASKED]
 _TURNS = [{"role": "user", "content": "probe_first"}, {"role": "assistant", "content": "probe_reply"}, _ASKED]
 
-CONFIG = "tokenizer_config.json"
+CONFIG, TEMPLATE, TEMPLATES = "tokenizer_config.json", "chat_template.jinja", "additional_chat_templates"
+DEFAULT, FOR_TOOLS = "default", "tool_use"
+"""Names of templates, where a model has several; transformers takes the second one where tools are offered."""
 
-DEFINITIONS, CALLS, RESULTS, TURNS = _KINDS = (
-    "the definitions of tools", "calls of tools", "results of tools", "earlier turns",
+DEFINITIONS, CALLS, RESULTS, TURNS, SYSTEM, REPEATED = _KINDS = (
+    "the definitions of tools", "calls of tools", "results of tools", "earlier turns", "system messages",
+    "a second user message in a row",
 )  # fmt: skip
+WITHOUT_TOOLS = frozenset([TURNS, SYSTEM, REPEATED])
 
 
 class TemplateSupport(NamedTuple):
@@ -38,6 +45,8 @@ class TemplateSupport(NamedTuple):
     calls: bool
     results: bool
     turns: bool
+    system: bool
+    repeated: bool
 
     @property
     def left_out(self) -> frozenset[str]:
@@ -58,6 +67,10 @@ def kinds_of(messages: Sequence[Mapping[str, Any]]) -> set[str]:
         kinds.add(CALLS)
     if answers and "user" in roles[roles.index("assistant") :]:
         kinds.add(TURNS)
+    if "system" in roles:
+        kinds.add(SYSTEM)
+    if any(pair == ("user", "user") for pair in pairwise(roles)):
+        kinds.add(REPEATED)
     return kinds
 
 
@@ -115,7 +128,7 @@ def check(tokenizer: Any, messages: Sequence[Mapping[str, Any]]) -> None:
     """Raise ValueError where the template leaves out earlier turns, tools, calls or results of the conversation."""
     if kinds_of(messages) and (lacking := support_of(tokenizer).lacking([messages])):
         raise ValueError(
-            f"the chat template leaves out {', '.join(lacking)}. Save the tokenizer with one that renders them."
+            f"the chat template leaves out {', '.join(lacking)}. Set base_model.chat.template to one that renders them."
         )
 
 
@@ -151,6 +164,8 @@ def support_of(tokenizer: Any) -> TemplateSupport:
             calls=_shows(tokenizer, [_ASKED, _CALLING], ("probe_call", "probe_key", "probe_value"), prompt=False),
             results=_shows(tokenizer, [_ASKED, _CALLING, _RESULT], ("probe_result",)),
             turns=_shows(tokenizer, _TURNS, ("probe_first", "probe_reply")),
+            system=_shows(tokenizer, _SYSTEM, ("probe_system",)),
+            repeated=_shows(tokenizer, _REPEATED, ("probe_first",)),
         )
     return _known[template]
 
@@ -172,10 +187,14 @@ def refuse_unrendered(tokenizer: Any, model: str, conversations: Sequence[Sequen
 
 def refusal(model: str, lacking: Mapping[str, int], rows: int) -> str:
     counted = ", ".join(f"{what} ({count:,} of {rows:,} rows)" for what, count in lacking.items())
-    else_leave = ", or leave rows with tools out with selection.tools: leave_out" if lacking.keys() - {TURNS} else ""
+    remedies = ["base_model.chat.template to a file that renders them"]
+    if SYSTEM in lacking:
+        remedies.append("base_model.chat.system to merge_into_user")
+    if lacking.keys() - WITHOUT_TOOLS:
+        remedies.append("selection.tools to leave_out, which leaves rows with tools out")
     return (
-        f"The chat template of {model} leaves out {counted}: the model would be trained on conversations that it never "
-        f"had. Save its tokenizer with a template that renders them{else_leave}."
+        f"The chat template of {model} leaves out or refuses {counted}: the model would be trained on conversations "
+        f"that it never had. Set {', or '.join(remedies)}."
     )
 
 
@@ -215,10 +234,10 @@ class ToolTemplate:
 
 
 class FolderTemplate:
-    """A model directory's chat template, without its tokenizer and without torch: for checks before a launch."""
+    """A model directory's chat templates, without its tokenizer and without torch: for checks before a launch."""
 
-    def __init__(self, chat_template: str, special_tokens: Mapping[str, str]) -> None:
-        self.chat_template = chat_template
+    def __init__(self, templates: Mapping[str, str], special_tokens: Mapping[str, str]) -> None:
+        self.chat_template = dict(templates)
         self._special_tokens = special_tokens
 
     def apply_chat_template(
@@ -227,32 +246,42 @@ class FolderTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         tokenize: bool = False,
         add_generation_prompt: bool = False,
+        **variables: Any,
     ) -> str:
         """The text of a conversation in the form of templates. Raises what a template raises."""
         from transformers.utils.chat_template_utils import render_jinja_template
 
         assert not tokenize, "there is no tokenizer"
-        given: dict[str, Any] = {"tools": tools, "add_generation_prompt": add_generation_prompt, **self._special_tokens}
+        given = {"tools": tools, "add_generation_prompt": add_generation_prompt, **self._special_tokens, **variables}
+        name = FOR_TOOLS if tools and FOR_TOOLS in self.chat_template else DEFAULT
         messages = [dict(message) for message in conversation]
-        return render_jinja_template([messages], chat_template=self.chat_template, **given)[0][0]
+        return render_jinja_template([messages], chat_template=self.chat_template[name], **given)[0][0]
 
 
-def folder_template(folder: Path) -> Any | None:
-    """The chat template of a model directory; None where it has none. One with several templates has its tokenizer
-    loaded. Raises ValueError for files that are no JSON."""
-    config, file = _json(folder / CONFIG), folder / "chat_template.jinja"
-    held = _text(file) if file.is_file() else config.get("chat_template")
-    if isinstance(held, list) or (folder / "additional_chat_templates").is_dir():
-        from transformers import AutoTokenizer
+def templates_of(folder: Path) -> dict[str, str]:
+    """The chat templates of a model directory by name; empty where it has none. Raises ValueError for files that are no
+    JSON."""
+    held = _json(folder / CONFIG).get("chat_template")
+    if isinstance(held, list):
+        named = {str(each["name"]): str(each["template"]) for each in held}
+    else:
+        named = {DEFAULT: held} if isinstance(held, str) else {}
+    if (file := folder / TEMPLATE).is_file():  # wins over the configuration
+        named[DEFAULT] = _text(file)
+    return named | {file.stem: _text(file) for file in sorted((folder / TEMPLATES).glob("*.jinja"))}
 
-        return AutoTokenizer.from_pretrained(str(folder))
-    if not isinstance(held, str):
+
+def folder_template(folder: Path) -> FolderTemplate | None:
+    """The chat template of a model directory; None where it has none. Raises ValueError for files that are no JSON."""
+    templates = templates_of(folder)
+    if DEFAULT not in templates:
         return None
+    config = _json(folder / CONFIG)
     further = config.get("extra_special_tokens")  # of one family of models
     named = {**_json(folder / "special_tokens_map.json"), **config, **(further if isinstance(further, dict) else {})}
     texts = {name: value.get("content") if isinstance(value, dict) else value for name, value in named.items()}
     special = {name: text for name, text in texts.items() if name.endswith("_token") and text and isinstance(text, str)}
-    return FolderTemplate(held, special)
+    return FolderTemplate(templates, special)
 
 
 def _text(path: Path) -> str:

@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 from pipeline.core.locations import Uri
 from pipeline.core.redaction import kept_secrets, redacted
 from pipeline.core.storage import digest_json, shown_path
+from pipeline.recipe.base_model import BaseModelSection, Chat
 from pipeline.recipe.compute import Accelerator, Automation, Compute, Kubernetes
 from pipeline.recipe.custom import located
 from pipeline.recipe.rewards import Judge, Rewards
@@ -33,25 +34,14 @@ from pipeline.recipe.training import (
 )
 
 __all__ = [
-    "Accelerator", "Automation", "BaseModelSection", "Checkpoints", "Compute", "Distribution", "Evaluation",
+    "Accelerator", "Automation", "BaseModelSection", "Chat", "Checkpoints", "Compute", "Distribution", "Evaluation",
     "Kubernetes", "Lora", "Recipe", "Rewards", "Rollout", "Samples", "Selection", "Sentinel", "Traces", "Training",
     "TrainingSettings", "Validation", "load", "override_tree",
 ]  # fmt: skip
 
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
-"""Becomes part of paths, of filters and of names elsewhere."""
 Prefix = Annotated[str, Field(pattern=r"^[A-Za-z0-9]+(_[A-Za-z0-9]+)*$", max_length=60)]
 """Letters and digits, with single underscores between them: names of Dagster follow after two."""
-
-
-class BaseModelSection(Section):
-    name: Name
-    """Registered model name in MLflow; also names the rollout. Letters, digits, dot, dash and underscore."""
-    uri: Uri
-    """Directory with config.json, weights and tokenizer: the first champion. Or `models:/NAME@alias`, `models:/NAME/3`
-    in MLflow's registry, `hf://ORG/NAME@revision` on the Hugging Face Hub: those are fetched to below the data root
-    when an iteration may begin, which keeps the digest of what it began with."""
 
 
 class Recipe(Section):

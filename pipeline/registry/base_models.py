@@ -1,5 +1,5 @@
-"""Base models of a registry (`models:/NAME@alias`, `models:/NAME/3`) or of the Hub (`hf://ORG/NAME@revision`), fetched
-below the data root and pinned. Safetensors only, and no code."""
+"""Base models below the data root, pinned: fetched from a registry (`models:/NAME@alias`, `models:/NAME/3`) or from the
+Hub (`hf://ORG/NAME@revision`), and copies with the recipe's chat settings. Safetensors only, and no code."""
 
 import re
 import shutil
@@ -10,7 +10,8 @@ from pipeline.core import layout
 from pipeline.core.locations import Uri
 from pipeline.core.model_files import faults
 from pipeline.core.storage import Record, Store, digest_json, model_ref
-from pipeline.recipe import Recipe
+from pipeline.models.chat import chat_digest, copy_with
+from pipeline.recipe import BaseModelSection, Chat, Recipe
 from pipeline.registry.model_artifacts import MODEL
 from pipeline.registry.runs import MlflowAddresses, mlflow_client, reach
 
@@ -36,46 +37,79 @@ def lies_elsewhere(uri: str) -> bool:
     return uri.startswith((REGISTRY, HUB))
 
 
-def pinned_base(store: Store, uri: str) -> PinnedBase | None:
-    return store.read(_pin(uri), PinnedBase)
+def is_pinned(base: BaseModelSection) -> bool:
+    """Whether what is trained is a folder below the data root, not the one that the recipe names."""
+    return lies_elsewhere(base.uri) or base.chat != Chat()
+
+
+def pinned_base(store: Store, base: BaseModelSection) -> PinnedBase | None:
+    return store.read(_pin(base), PinnedBase)
 
 
 def with_base(recipe: Recipe) -> Recipe:
-    """The recipe with the folder of its base model, where that was fetched from elsewhere."""
-    if not lies_elsewhere(recipe.base_model.uri):
+    """The recipe with the folder of its base model, where that is pinned."""
+    if not is_pinned(recipe.base_model):
         return recipe
-    pin = pinned_base(Store(recipe.data_root), recipe.base_model.uri)
+    pin = pinned_base(Store(recipe.data_root), recipe.base_model)
     if pin is None:
         return recipe
-    return recipe.model_copy(update={"base_model": recipe.base_model.model_copy(update={"uri": pin.folder})})
+    return recipe.model_copy(
+        update={"base_model": recipe.base_model.model_copy(update={"uri": pin.folder, "chat": Chat()})}
+    )
 
 
-def fetch_base(store: Store, uri: str, addresses: MlflowAddresses, log: Callable[[str], None]) -> PinnedBase:
+def pin_base(
+    store: Store, base: BaseModelSection, addresses: MlflowAddresses, log: Callable[[str], None]
+) -> PinnedBase:
+    """The base with its chat settings, below the data root. Raises ValueError for an invalid URI or template file, and
+    for a model that is missing or incomplete."""
+    if lies_elsewhere(base.uri):
+        source = fetch_base(store, base.model_copy(update={"chat": Chat()}), addresses, log)
+    else:
+        ref = model_ref(Path(base.uri).absolute())
+        source = PinnedBase(uri=base.uri, exact=ref.digest, folder=ref.uri, digest=ref.digest)
+    if base.chat == Chat():
+        return source
+    exact, before = f"{source.exact} with chat {chat_digest(base.chat)[:12]}", pinned_base(store, base)
+    if before is not None and before.exact == exact and not faults(Path(before.folder)):
+        return before
+    return _publish(store, base, exact, lambda folder: copy_with(base.chat, Path(source.folder), folder), log)
+
+
+def fetch_base(
+    store: Store, base: BaseModelSection, addresses: MlflowAddresses, log: Callable[[str], None]
+) -> PinnedBase:
     """Fetch the model that a URI names now, if it is not there already, and pin it. If the server does not answer, the
     earlier pin stands. Raises ValueError for an invalid URI, and for a model that is missing or incomplete."""
     from httpx import HTTPError  # of the Hub's library
 
-    before = pinned_base(store, uri)
+    uri, before = base.uri, pinned_base(store, base)
     try:
         exact, fetch = _version(uri, addresses) if uri.startswith(REGISTRY) else _repository(uri)
         if before is not None and before.exact == exact and not faults(Path(before.folder)):
             return before
-        folder = f"{layout.BASE_MODELS}/{digest_json(exact)[:12]}"
-        if not store.path(folder).is_dir():
-            log(f"base model: fetching {exact}")
-            with store.staged(folder) as staging:
-                fetch(staging)
-                if lacks := faults(staging):
-                    raise ValueError(f"{uri} is no model that can be trained: {' '.join(lacks)}")
+        return _publish(store, base, exact, fetch, log)
     except (OSError, HTTPError) as error:
         if before is None:
             raise ValueError(f"base_model.uri: {uri} cannot be fetched ({type(error).__name__}: {error}).") from error
         log(f"base model: {uri} is not answered for ({type(error).__name__}); {before.exact} stands")
         return before
+
+
+def _publish(
+    store: Store, base: BaseModelSection, exact: str, write: Callable[[Path], None], log: Callable[[str], None]
+) -> PinnedBase:
+    folder = f"{layout.BASE_MODELS}/{digest_json(exact)[:12]}"
+    if not store.path(folder).is_dir():
+        log(f"base model: fetching {exact}")
+        with store.staged(folder) as staging:
+            write(staging)
+            if lacks := faults(staging):
+                raise ValueError(f"{base.uri} is no model that can be trained: {' '.join(lacks)}")
     ref = model_ref(store.path(folder))
-    pin = PinnedBase(uri=uri, exact=exact, folder=ref.uri, digest=ref.digest)
-    store.write(_pin(uri), pin)
-    log(f"base model: {uri} is {exact}, digest {ref.digest[:12]}")
+    pin = PinnedBase(uri=base.uri, exact=exact, folder=ref.uri, digest=ref.digest)
+    store.write(_pin(base), pin)
+    log(f"base model: {base.uri} is {exact}, digest {ref.digest[:12]}")
     return pin
 
 
@@ -134,5 +168,5 @@ def _repository(uri: str) -> Exact:
     return f"{HUB}{id}@{commit}", fetch
 
 
-def _pin(uri: str) -> str:
-    return f"{layout.BASE_MODELS}/{digest_json(uri)[:12]}.json"
+def _pin(base: BaseModelSection) -> str:
+    return f"{layout.BASE_MODELS}/{digest_json([base.uri, chat_digest(base.chat)])[:12]}.json"

@@ -33,8 +33,8 @@ def stage_model(checkpoint: CheckpointRef, run_id: str, about: Mapping[str, str]
     """Lay out the version's artifacts in the new folder `to`: links to the weights, and what MLflow reads of them.
     `about`: metadata of the version."""
     folder = Path(checkpoint.model.uri)
-    shutil.copytree(folder, to / "model", copy_function=os.symlink)
-    weights = shutil.ignore_patterns("*.safetensors", INDEX)
+    shutil.copytree(folder, to / "model", ignore=shutil.ignore_patterns(".*"), copy_function=os.symlink)
+    weights = shutil.ignore_patterns(".*", "*.safetensors", INDEX)
     shutil.copytree(folder, to / "components" / "tokenizer", ignore=weights, copy_function=os.symlink)
     required = [f"{name}=={found}" if (found := _installed(name)) else name for name in PACKAGES]
     (to / REQUIREMENTS).write_text("\n".join(required) + "\n")
@@ -52,7 +52,7 @@ def stage_adapter(checkpoint: CheckpointRef, base: str, base_digest: str, to: Pa
     folder = Path(checkpoint.adapter.uri)
     if not (folder / ADAPTER_CONFIG).is_file():
         return
-    shutil.copytree(folder, to, ignore=shutil.ignore_patterns(ADAPTER_CONFIG), copy_function=os.symlink)
+    shutil.copytree(folder, to, ignore=shutil.ignore_patterns(".*", ADAPTER_CONFIG), copy_function=os.symlink)
     config = json.loads((folder / ADAPTER_CONFIG).read_text())
     (to / ADAPTER_CONFIG).write_text(json.dumps({**config, BASE: base}, indent=2, sort_keys=True))
     (to / BASE_FILE).write_text(json.dumps({"model": base, "digest": base_digest}, indent=2) + "\n")

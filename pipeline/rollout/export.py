@@ -4,6 +4,7 @@ next to the folder is written last, after every file was read back: without it t
 from collections.abc import Callable
 from pathlib import Path
 
+from pipeline.core.model_files import model_files
 from pipeline.core.storage import ModelRef, digest_file, write_atomically
 from pipeline.serving.model_places import (
     ExportedFile,
@@ -31,7 +32,7 @@ def export_model(model: ModelRef, root: str, model_name: str, log: Callable[[str
         if manifest_beside(files, target, model.digest) is not None:
             return ModelRef(uri=uri, digest=model.digest)
     folder = Path(model.uri)
-    local = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    local = {name: folder / name for name in model_files(folder)}
     wanted = {name: ExportedFile(bytes=path.stat().st_size, sha256=digest_file(path)) for name, path in local.items()}
     if folder_digest(wanted) != model.digest:
         raise ValueError(

@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from pipeline.core.model_files import is_hidden
 from pipeline.core.storage import Record, digest_dir, digest_file, digest_json, publish_dir
 
 AT_ONCE = 4
@@ -82,8 +83,9 @@ def folder_digest(files: dict[str, ExportedFile]) -> str:
 
 
 def sizes_below(files: Any, target: str) -> dict[str, int]:
-    """Bytes of every file, by its name relative to the folder."""
-    return {path[len(target) :].lstrip("/"): row["size"] for path, row in files.find(target, detail=True).items()}
+    """Bytes of every file that is not hidden, by its name relative to the folder."""
+    found = {path[len(target) :].lstrip("/"): row["size"] for path, row in files.find(target, detail=True).items()}
+    return {name: size for name, size in found.items() if not is_hidden(Path(name))}
 
 
 def size_of(files: Any, place: str) -> int | None:

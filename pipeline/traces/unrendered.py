@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from pipeline.core.conversation import answer_of, conversation, is_whole
 from pipeline.core.iteration import Iteration
-from pipeline.models.rendering import TURNS, folder_template, kinds_of, refusal, support_of
+from pipeline.models.rendering import WITHOUT_TOOLS, folder_template, kinds_of, refusal, support_of
 from pipeline.traces.arrow import pc
 from pipeline.traces.context import StageContext
 from pipeline.traces.lake import open_lake
@@ -27,12 +27,12 @@ def refuse_unrendered_rows(context: StageContext, iteration: Iteration) -> None:
     if template is None:  # whoever loads the model says so
         return
     takes_all, left_out = context.recipe.selection.tools == "train", support_of(template).left_out
-    wanted = left_out if takes_all else left_out & {TURNS}
+    wanted = left_out if takes_all else left_out & WITHOUT_TOOLS
     if not wanted:
         return
     # Rows that are more than one question with a text as its answer; the others are not decoded.
     plain = pc.field("tools").is_null() & pc.field("tool_calls").is_null()
-    more = (pc.list_value_length(pc.field("messages")) > 2) | ~plain
+    more = (pc.list_value_length(pc.field("messages")) > 1) | ~plain
     counts, rows = Counter[str](), 0
     with open_lake(context.lake) as lake:
         window = window_of(context.store, lake, iteration.dataset)
@@ -41,7 +41,7 @@ def refuse_unrendered_rows(context: StageContext, iteration: Iteration) -> None:
             rows += table.num_rows
             for row in table.filter(more).to_pylist():
                 kinds = _kinds_of_row(row)
-                if takes_all or kinds <= {TURNS}:
+                if takes_all or kinds <= WITHOUT_TOOLS:
                     counts.update(kinds & wanted)
     if counts:
         raise ValueError(refusal(iteration.champion.uri, dict(sorted(counts.items())), rows))

@@ -50,11 +50,11 @@ def tokenizer(plain: Any) -> Any:
 
 
 def test_a_template_tells_what_it_renders(plain: Any) -> None:
-    assert support_of(plain) == TemplateSupport(definitions=False, calls=False, results=True, turns=True)
+    assert support_of(plain) == TemplateSupport(False, False, results=True, turns=True, system=True, repeated=True)
     plain.chat_template = TOOL_TEMPLATE
-    assert support_of(plain) == TemplateSupport(True, True, True, True)
+    assert support_of(plain) == TemplateSupport(True, True, True, True, True, True)
     plain.chat_template = "{{ raise_exception('no') }}"
-    assert support_of(plain) == TemplateSupport(False, False, False, False)
+    assert support_of(plain) == TemplateSupport(False, False, False, False, False, False)
 
 
 def test_arguments_of_two_tools_are_each_their_own(tokenizer: Any) -> None:
@@ -85,7 +85,9 @@ def test_calls_and_results_have_ids_and_names() -> None:
 def test_a_template_without_tools_is_refused_by_name(messages: Any, missing: str, plain: Any) -> None:
     with pytest.raises(ValueError, match=f"chat template leaves out {missing}"):
         rendered(plain, messages)
-    with pytest.raises(ValueError, match=rf"chat template of the-base leaves out {missing} \(1 of 2 rows\).*leave_out"):
+    with pytest.raises(
+        ValueError, match=rf"chat template of the-base leaves out or refuses {missing} \(1 of 2 rows\).*leave_out"
+    ):
         refuse_unrendered(plain, "the-base", [messages, [USER]])
     refuse_unrendered(plain, "the-base", [[USER]])
     with pytest.raises(ValueError, match=missing):
@@ -190,7 +192,7 @@ def test_a_template_of_an_older_config_is_read(tmp_path: Path) -> None:
 
 def test_what_a_template_refuses_is_raised() -> None:
     with pytest.raises(TemplateError, match="roles must alternate"):
-        FolderTemplate("{{ raise_exception('roles must alternate') }}", {}).apply_chat_template([])
+        FolderTemplate({"default": "{{ raise_exception('roles must alternate') }}"}, {}).apply_chat_template([])
 
 
 def test_a_look_at_a_template_imports_nothing_heavy() -> None:

@@ -4,6 +4,7 @@ import shutil
 from fnmatch import fnmatch
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import huggingface_hub
@@ -13,14 +14,19 @@ from mlflow import MlflowClient
 
 from pipeline import demo
 from pipeline.core.storage import Store, model_ref
+from pipeline.recipe import BaseModelSection, Chat
 from pipeline.registry import base_models
-from pipeline.registry.base_models import fetch_base, pinned_base
+from pipeline.registry.base_models import fetch_base, pin_base, pinned_base
 from pipeline.registry.runs import MlflowAddresses
 
 pytestmark = pytest.mark.slow
 
 HUB = "hf://team/tiny"
 NOWHERE = MlflowAddresses("http://127.0.0.1:9")
+
+
+def base(uri: str, **chat: Any) -> BaseModelSection:
+    return BaseModelSection(name="chat", uri=uri, chat=Chat(**chat))
 
 
 @pytest.fixture
@@ -39,16 +45,16 @@ def test_an_alias_is_the_version_that_it_names_now(store: Store, tmp_path: Path)
     for version, folder in (("1", demo.MODEL_DIR), ("2", other)):
         client.create_model_version("chat", source=str(folder))
         client.set_registered_model_alias("chat", "champion", version)
-        pin = fetch_base(store, "models:/chat@champion", addresses, messages.append)
+        pin = fetch_base(store, base("models:/chat@champion"), addresses, messages.append)
         assert (pin.exact, pin.digest) == (f"models:/chat/{version}", model_ref(folder).digest)
         assert Path(pin.folder).is_relative_to(store.root)
-        assert fetch_base(store, "models:/chat@champion", addresses, messages.append) == pin
-    assert fetch_base(store, "models:/chat@champion", NOWHERE, messages.append) == pin
+        assert fetch_base(store, base("models:/chat@champion"), addresses, messages.append) == pin
+    assert fetch_base(store, base("models:/chat@champion"), NOWHERE, messages.append) == pin
     assert "models:/chat/2 stands" in messages[-1]
     with pytest.raises(ValueError, match="the registry has no models:/chat/9"):
-        fetch_base(store, "models:/chat/9", addresses, print)
+        fetch_base(store, base("models:/chat/9"), addresses, print)
     with pytest.raises(ValueError, match="Write models:/NAME@alias"):
-        fetch_base(store, "models:/chat", addresses, print)
+        fetch_base(store, base("models:/chat"), addresses, print)
 
 
 def test_a_repository_is_pinned_to_its_commit(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,15 +79,30 @@ def test_a_repository_is_pinned_to_its_commit(store: Store, tmp_path: Path, monk
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     monkeypatch.setattr(base_models, "reach", lambda address: None)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-    pin = fetch_base(store, uri, NOWHERE, print)
-    assert pinned_base(store, uri) == pin and pin.exact == f"{HUB}@{commit}"
+    pin = fetch_base(store, base(uri), NOWHERE, print)
+    assert pinned_base(store, base(uri)) == pin and pin.exact == f"{HUB}@{commit}"
     assert pin.digest == model_ref(demo.MODEL_DIR).digest, "and no code"
     for wrong, said in (("hf://team/absent", "the Hub has no hf://team/absent"), ("hf://tiny", "Write hf://ORG/NAME")):
         with pytest.raises(ValueError, match=said):
-            fetch_base(store, wrong, NOWHERE, print)
+            fetch_base(store, base(wrong), NOWHERE, print)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     messages: list[str] = []
-    assert fetch_base(store, uri, NOWHERE, messages.append) == pin
+    assert fetch_base(store, base(uri), NOWHERE, messages.append) == pin
     assert messages == [f"base model: {uri} is not answered for (ConnectionError); {pin.exact} stands"], "offline"
     with pytest.raises(ValueError, match=r"cannot be fetched .*HF_HUB_OFFLINE is set"):
-        fetch_base(store, HUB, NOWHERE, print)
+        fetch_base(store, base(HUB), NOWHERE, print)
+
+
+def test_chat_settings_make_a_copy_of_the_base(store: Store, tmp_path: Path) -> None:
+    """One copy for the settings and the template's text; the base stays as it is."""
+    template, before = tmp_path / "own.jinja", model_ref(demo.MODEL_DIR).digest
+    template.write_text("{{ messages[0].content }}")
+    uri = str(demo.MODEL_DIR)
+    pin = pin_base(store, base(uri, template=str(template)), NOWHERE, print)
+    assert pin_base(store, base(uri, template=str(template)), NOWHERE, print) == pin
+    assert (Path(pin.folder) / "chat_template.jinja").read_text() == "{{ messages[0].content }}"
+    template.write_text("{{ messages[-1].content }}")
+    assert pin_base(store, base(uri, template=str(template)), NOWHERE, print).digest != pin.digest
+    assert model_ref(demo.MODEL_DIR).digest == before
+    with pytest.raises(ValueError, match=r"chat\.template: .*none\.jinja cannot be read .* Name a Jinja file"):
+        pin_base(store, base(uri, template="none.jinja"), NOWHERE, print)

@@ -54,9 +54,10 @@ def test_rows_with_tools_are_refused_by_name_and_number(run: Run, store: Store, 
     with pytest.raises(ValueError) as refused:
         refuse(store, run, MODEL_DIR)
     assert str(refused.value) == (
-        f"The chat template of {MODEL_DIR} leaves out calls of tools (2 of 6 rows), the definitions of tools (1 of 6 "
-        "rows): the model would be trained on conversations that it never had. Save its tokenizer with a template that "
-        "renders them, or leave rows with tools out with selection.tools: leave_out."
+        f"The chat template of {MODEL_DIR} leaves out or refuses calls of tools (2 of 6 rows), the definitions of "
+        "tools (1 of 6 rows): the model would be trained on conversations that it never had. Set "
+        "base_model.chat.template to a file that renders them, or selection.tools to leave_out, which leaves rows with "
+        "tools out."
     )
     refuse(store, run, MODEL_DIR, "leave_out")
     refuse(store, run, DESK_DIR)
@@ -65,7 +66,7 @@ def test_rows_with_tools_are_refused_by_name_and_number(run: Run, store: Store, 
 def test_a_template_of_one_turn_is_refused_for_several(run: Run, store: Store, export: Path, tmp_path: Path) -> None:
     last = template(tmp_path / "last", "{{ messages[-1].content }}")
     write(export, "observations_v2/a.jsonl", rows())
-    with pytest.raises(ValueError, match=r"leaves out earlier turns \(1 of 6 rows\).*renders them\.$"):
+    with pytest.raises(ValueError, match=r"refuses earlier turns \(1 of 6 rows\).*renders them\.$"):
         refuse(store, run, last, "leave_out")
     plain, offered = rows()[:2]
     write(export, "observations_v2/a.jsonl", [plain, {**offered, "metadata": {"user_consent": "false"}}])
