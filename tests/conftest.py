@@ -1,5 +1,6 @@
 """What several rooms need: the reference data beside the checkout, a PostgreSQL, an S3 bucket."""
 
+import fcntl
 import gc
 import io
 import logging
@@ -11,7 +12,7 @@ import sys
 import tempfile
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -208,6 +209,24 @@ def iterations(tmp_path_factory: pytest.TempPathFactory, fork_server: "ForkServe
     from .iterations import Iterations
 
     return Iterations(_for_all_workers(tmp_path_factory) / "iterations", fork_server)
+
+
+@pytest.fixture(scope="session")
+def family(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A tiny model of another family, by its name in benchmarks/base_models.py; built once, for all workers to read."""
+
+    def built(name: str) -> Path:
+        from benchmarks.base_models import build
+
+        folder = _for_all_workers(tmp_path_factory) / "families"
+        folder.mkdir(exist_ok=True)
+        with (folder / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (folder / name).is_dir():
+                build(name, folder / f"{name}.staged").rename(folder / name)
+        return folder / name
+
+    return built
 
 
 @pytest.fixture(scope="session")
