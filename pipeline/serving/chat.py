@@ -10,6 +10,7 @@ from pipeline.core.conversation import in_one_form, to_request
 from pipeline.recipe.serving import HttpServing
 from pipeline.serving.client import (
     GIVE_UP_AFTER,
+    SHOWN_CHARS,
     AskingLoop,
     HttpClient,
     HttpReply,
@@ -102,6 +103,7 @@ class ChatClient:
             prompt_tokens=completion.prompt_tokens,
             stop=completion.stop,
             latency_s=reply.seconds,
+            detail=completion.thought and f"cut within its thought: {completion.thought[:SHOWN_CHARS]}",
         )
 
     async def version(self) -> str:

@@ -156,6 +156,8 @@ class Completion(NamedTuple):
     tokens: int
     prompt_tokens: int
     stop: Literal["stop", "length"]
+    thought: str = ""
+    """Where no answer came after it: then `text` is empty, and `stop` is length."""
 
 
 def read_completion(body: bytes) -> Completion:
@@ -171,6 +173,13 @@ def read_completion(body: bytes) -> Completion:
         number = len(choices) if isinstance(choices, list) else "no list of"
         raise ValueError(f"{number} choices where one was asked for")
     match choices[0]:
+        case {
+            "message": {"content": None | "", "reasoning_content": str(thought)}
+            | {"content": None | "", "reasoning": str(thought)},
+            "finish_reason": "stop" | "length",
+        } if not choices[0]["message"].get("tool_calls"):
+            prompt_tokens, tokens = _usage(reply.get("usage"))
+            return Completion(str(reply.get("model")), "", tokens, prompt_tokens, "length", thought)
         case {"message": {"tool_calls": [_, *_]}, "finish_reason": "tool_calls" | "stop"} | {
             "message": {"content": str()},
             "finish_reason": "stop" | "length",

@@ -60,7 +60,9 @@ class EndpointEngine:
                 f"The server at {self._endpoint.url} answers none of the probe conversations: {first[0].detail}. "
                 f"{ELSEWHERE}"
             )
-        texts = [[answers[place].text for place in answered] for answers in (first, again, other)]
+        texts = [
+            [answers[place].text or answers[place].detail for place in answered] for answers in (first, again, other)
+        ]
         if texts[0] != texts[1] or texts[0] == texts[2]:
             how = "in two ways under one seed" if texts[0] != texts[1] else "in one way under two seeds"
             raise ValueError(

@@ -52,7 +52,7 @@ class Answer(Record):
     latency_s: float
     """Wall-clock time of the request, or of the batch that it was drawn in."""
     detail: str = ""
-    """Of an error: what it was."""
+    """Of an error: what it was. Of an answer that a server cut within its thought: how the thought begins."""
 
     @property
     def finished(self) -> bool:

@@ -92,6 +92,24 @@ def test_calls_are_read_however_a_server_sends_them(message: dict[str, Any], fin
     assert (answers[request.key].text, answers[request.key].stop) == (text, "stop")
 
 
+@pytest.mark.parametrize(("field", "content"), [("reasoning_content", None), ("reasoning", None), ("reasoning", "")])
+def test_an_answer_cut_within_its_thought_is_empty_and_counted(field: str, content: str | None) -> None:
+    """As vLLM with a reasoning parser sends it, to the probes too, whose limit is short."""
+
+    def thinks(server: ChatServer, request: HttpRequest, place: int) -> HttpResponse:
+        thought = drawn(request.body)[0]
+        message = {"role": "assistant", "content": content, field: thought, "tool_calls": [], "refusal": None}
+        return completion(request.body, choice={"message": message, "finish_reason": "length"})
+
+    with chat_server(thinks) as server:
+        _, answers = asked_of(server)
+    assert len(server.asked) == PROBE_QUESTIONS + len(REQUESTS), "none is asked again"
+    assert {(answer.text, answer.stop) for answer in answers.values()} == {("", "length")}
+    assert all(
+        answer.tokens > 0 and answer.detail.startswith("cut within its thought: ") for answer in answers.values()
+    )
+
+
 def test_answers_come_as_they_are_there_in_the_callers_thread() -> None:
     taken: list[str] = []
     first_taken = threading.Event()
