@@ -16,6 +16,7 @@ class Shape(NamedTuple):
     trainable: int
     """... and of them, or of the adapters on them, those with a gradient."""
     layers: int
+    """Of attention."""
     attention_width: int
     """Heads x head size."""
 
@@ -26,17 +27,18 @@ class Shape(NamedTuple):
 
 
 def shape_of(model: Any) -> Shape:
-    """Read from a Hugging Face model, with its adapters or without."""
-    config = model.config
-    tied = bool(getattr(config, "tie_word_embeddings", False))
+    """Read from a Hugging Face model, with its adapters or without: of a composite, from its text model. One without
+    attention heads has no layers of attention."""
+    config, head = model.config.get_text_config(), model.get_output_embeddings()
+    embedding = model.get_input_embeddings().weight
     adapters = sum(_size(p) for name, p in model.named_parameters() if "lora_" in name)
-    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    unused = adapters + (0 if tied else _size(model.get_input_embeddings().weight))
+    unused = adapters + (_size(embedding) if head is None or head.weight is not embedding else 0)
+    heads = getattr(config, "num_attention_heads", None) or 0
     return Shape(
         parameters=sum(map(_size, model.parameters())) - unused,
         trainable=sum(_size(p) for p in model.parameters() if p.requires_grad),
-        layers=config.num_hidden_layers,
-        attention_width=config.num_attention_heads * head,
+        layers=getattr(config, "num_hidden_layers", 0) if heads else 0,
+        attention_width=heads * (getattr(config, "head_dim", None) or config.hidden_size // heads) if heads else 0,
     )
 
 

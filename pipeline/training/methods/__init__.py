@@ -65,6 +65,21 @@ class DPOBuilder(MethodTrainer):
             "train_sampling_strategy": "sequential",
         }
 
+    def dataset(self, tokenizer: Any, arguments: Any) -> Dataset:
+        rows = self.rows(self.method.columns).to_list()
+        chosen, rejected = (
+            tokenised(tokenizer, self.stop_ids(), [{**row, "completion": row[side][0]["content"]} for row in rows])
+            for side in ("chosen", "rejected")
+        )
+        chosen.refuse_long_prompts(arguments.max_length)
+        ids = {"prompt_ids": chosen.prompts, "chosen_ids": chosen.answers, "rejected_ids": rejected.answers}
+        return Dataset.from_dict(ids)
+
+    def build(self, **kwargs: Any) -> Trainer:
+        from pipeline.training.methods.trl_trainers import PairTrainer
+
+        return PairTrainer(**kwargs)
+
 
 class SFTBuilder(MethodTrainer):
     """The loss falls on the answer and its end token alone, in the very tokens that generation would have drawn."""
@@ -79,6 +94,16 @@ class SFTBuilder(MethodTrainer):
         answers = tokenised(tokenizer, self.stop_ids(), self.rows(self.method.columns).to_list())
         answers.refuse_long_rows(self.method.max_tokens or self.context())
         return Dataset.from_list(answers.labelled())
+
+    def build(self, **kwargs: Any) -> Trainer:
+        """TRL asks for a router's logits with each batch, and in the model's configuration as well: there, validation
+        would ask for them, whose prompts grow by tokens that their mask does not have, and so would the export."""
+        config = kwargs["model"].config.get_text_config()
+        before = getattr(config, "output_router_logits", None)
+        trainer = super().build(**kwargs)
+        if before is not None:
+            config.output_router_logits = before
+        return trainer
 
 
 class KTOBuilder(MethodTrainer):

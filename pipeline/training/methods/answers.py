@@ -1,7 +1,9 @@
 """Token ids of prompts as generation is asked them, and of answers as it draws them. Not by TRL: Arrow merges the
-structs of different tools' calls, so rows hold calls as JSON in text."""
+structs of different tools' calls, so rows hold calls as JSON in text; and TRL takes a prompt from the rendering of a
+prompt with its answer, which many templates render otherwise."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -9,8 +11,11 @@ from datasets import Dataset
 
 from pipeline.core.conversation import split
 from pipeline.models.rendering import rendered, rendered_answer
+from pipeline.traces.thoughts import CLOSE, OPEN
 
 Ids = list[int]
+_opened, _closed = re.compile(rf"({OPEN})\s*\Z"), re.compile(CLOSE)
+_QUESTION = {"role": "user", "content": "1"}
 
 
 class TokenisedAnswers(NamedTuple):
@@ -55,7 +60,7 @@ def tokenised(tokenizer: Any, stops: Sequence[int], rows: Sequence[Mapping[str, 
     """Of rows with a `prompt` of messages and a `completion` of text, in their order. `stops`: tokens that generation
     ends at; an answer ends with the one that the chat template ends a turn with. Raises ValueError for an answer
     without text, and where the chat template ends an answer with none of `stops`."""
-    end = end_token(tokenizer, stops)
+    end, thought = end_token(tokenizer, stops), closed_thought(tokenizer)
     known: dict[tuple[str, str], tuple[Ids, Ids]] = {}
     keys = [(json.dumps(row["prompt"], ensure_ascii=False), row["completion"]) for row in rows]
     for key, row in zip(keys, rows, strict=True):
@@ -65,7 +70,7 @@ def tokenised(tokenizer: Any, stops: Sequence[int], rows: Sequence[Mapping[str, 
         if key not in known:
             if split(text)[1]:  # calls are in the tokens that the template has for them
                 text = rendered_answer(tokenizer, row["prompt"], text)
-            ids = _ids(tokenizer, text)
+            ids = _ids(tokenizer, text if _closed.search(text) else thought + text)
             stop = next((place for place, id in enumerate(ids) if id in stops), len(ids))
             known[key] = _ids(tokenizer, rendered(tokenizer, row["prompt"])), [*ids[:stop], end]
     return TokenisedAnswers([known[key][0] for key in keys], [known[key][1] for key in keys])
@@ -73,9 +78,8 @@ def tokenised(tokenizer: Any, stops: Sequence[int], rows: Sequence[Mapping[str, 
 
 def end_token(tokenizer: Any, stops: Sequence[int]) -> int:
     """The token of `stops` that the chat template ends an answer with. Raises ValueError where it does with none."""
-    question = [{"role": "user", "content": "1"}]
-    before = rendered(tokenizer, question)
-    whole = rendered(tokenizer, [*question, {"role": "assistant", "content": "1"}], add_generation_prompt=False)
+    before = rendered(tokenizer, [_QUESTION])
+    whole = rendered(tokenizer, [_QUESTION, {"role": "assistant", "content": "1"}], add_generation_prompt=False)
     ends = [id for id in _ids(tokenizer, whole.removeprefix(before)) if id in stops]
     if not ends:
         raise ValueError(
@@ -83,6 +87,19 @@ def end_token(tokenizer: Any, stops: Sequence[int]) -> int:
             "stop. Save the tokenizer with its chat template's end as eos_token."
         )
     return ends[-1]
+
+
+def closed_thought(tokenizer: Any) -> str:
+    """What closes the thought that the template opens for a model to write, up to its answer; empty where it opens
+    none. A template that takes thoughts out of answers does not tell: the tag's own counterpart then."""
+    opened = _opened.search(rendered(tokenizer, [_QUESTION]))
+    if opened is None:
+        return ""
+    close = f"{opened[1][0]}/{opened[1][1:]}"
+    answer = {"role": "assistant", "content": f"{opened[1]}\nprobe_thought\n{close}\n\nprobe_answer"}
+    whole = rendered(tokenizer, [_QUESTION, answer], add_generation_prompt=False)
+    said = re.search(rf"probe_thought(\s*{CLOSE}\s*)probe_answer", whole)
+    return said[1] if said else f"{close}\n\n"
 
 
 def _ids(tokenizer: Any, text: str) -> Ids:

@@ -65,8 +65,7 @@ class MethodTrainer:
         return getattr(trl, f"{self.method.title}Config")(**{**given, **self.own(batch)})
 
     def trainer(self, arguments: TrainingArguments, callbacks: Sequence[TrainerCallback]) -> Trainer:
-        """The trainer over the base model's weights, which are loaded here. Raises ValueError for a row that it leaves
-        out."""
+        """The trainer over the base model's weights, which are loaded here. Raises ValueError for rows too long."""
         model, tokenizer = self._model_and_tokenizer()
         trainer = self.build(
             model=model,
@@ -76,12 +75,6 @@ class MethodTrainer:
             peft_config=self._lora_config(),
             callbacks=list(callbacks),
         )
-        dataset: Any = trainer.train_dataset
-        if len(dataset) < self._data.rows:  # TRL leaves pairs out whose prompt fills max_tokens
-            raise ValueError(
-                f"TRL leaves {self._data.rows - len(dataset)} of {self._data.rows} pairs out: their prompts alone fill "
-                "max_tokens. Raise training.dpo.max_tokens, or leave long prompts out."
-            )
         if (lora := self.plan.training.lora) is not None and lora.quantise != "none":
             keep_adapter_precision(trainer.model)
         return trainer

@@ -1,10 +1,11 @@
-"""TRL's KTOTrainer over tokenised rows, and its GRPOTrainer with the split of a step's time."""
+"""TRL's DPOTrainer and KTOTrainer over tokenised rows, and its GRPOTrainer with the split of a step's time."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import torch
+from trl.trainer.dpo_trainer import DPOTrainer
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.kto_trainer import KTOTrainer
 
@@ -55,15 +56,46 @@ class GroupTrainer(GRPOTrainer):
         return Tokens(trained=trained, length=self._batch_length, **counted)
 
 
-REFERENCE_POINT = "reference_point"
-
-
-class ThumbTrainer(KTOTrainer):
-    """Overrides one method that TRL keeps to itself. TRL logs KTO's reference point z0, in nats an answer, as `kl`,
-    which other trainers log in nats a token: here it is `reference_point`."""
+class TokenisedRows:
+    """Overrides one method that TRL keeps to itself: rows have the ids that TRL's collator takes."""
 
     def _prepare_dataset(self, dataset: Any, processing_class: Any, args: Any, dataset_name: str) -> Any:
         return dataset
+
+
+class PairTrainer(TokenisedRows, DPOTrainer):
+    """TRL takes the mean of the `sft` term over the tokens of a micro-batch: here it is over those of the whole step,
+    on all devices, as SFT's is."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._weights, self._mean_tokens = tuple(self.loss_weights), 1.0
+
+    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> Any:
+        batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
+        gathered: Any = self.accelerator.gather(torch.tensor([_chosen_tokens(each) for each in batches], device=device))
+        self._mean_tokens = float(gathered.float().mean())
+        return batches, items
+
+    def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        share = _chosen_tokens(inputs) / self._mean_tokens
+        weighed = zip(self.loss_types, self._weights, strict=True)
+        self.loss_weights = [weight * share if kind == "sft" else weight for kind, weight in weighed]
+        return super().compute_loss(model, inputs, *args, **kwargs)
+
+
+def _chosen_tokens(batch: Any) -> int:
+    """Of the chosen answers, which are the first half of a batch of pairs."""
+    mask = batch["completion_mask"]
+    return int(mask[: len(mask) // 2].sum())
+
+
+REFERENCE_POINT = "reference_point"
+
+
+class ThumbTrainer(TokenisedRows, KTOTrainer):
+    """TRL logs KTO's reference point z0, in nats an answer, as `kl`, which other trainers log in nats a token: here it
+    is `reference_point`."""
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         for metrics in self._metrics.values():

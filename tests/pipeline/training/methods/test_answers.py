@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 from pipeline.demo import MODEL_DIR
 from pipeline.models.rendering import rendered
 from pipeline.selection.tables import CHAT, to_rows
-from pipeline.training.methods.answers import end_token, tokenised
+from pipeline.training.methods.answers import closed_thought, end_token, tokenised
 
 pytestmark = pytest.mark.slow  # its imports take seconds
 
@@ -21,6 +21,18 @@ CALLS = """{% for m in messages %}<{{ m.role }}>{{ m.content }}{% if m.tool_call
 else call.function.arguments | tojson }}){% endfor %}{% endif %}<|im_end|>\n{% endfor %}\
 {% if add_generation_prompt %}<assistant>{% endif %}"""
 """A template as chat models have them: with calls, and with a line break after an answer's end."""
+
+
+TURNS = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ TEXT }}<|im_end|>\n{% endfor %}"
+OPENS = "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
+DROPS_THOUGHTS = TURNS.replace("TEXT", "m.content.split('</think>')[-1]")
+WRITES_THOUGHTS = TURNS.replace(
+    "{{ TEXT }}",
+    "{% set parts = m.content.split('</think>') %}{% set thought = parts[0].strip('\n') if parts[1:] else '' %}"
+    "{{ '<think>\n' + thought.split('<think>\n')[-1] + '\n</think>\n' if m.role == 'assistant' else '' }}"
+    "{{ parts[-1].lstrip('\n') }}",
+)
+"""Reasoning models' templates, with and without the thought of an earlier answer."""
 
 
 def asked(name: str, arguments: Any) -> list[dict[str, Any]]:
@@ -73,6 +85,28 @@ def test_loss_falls_on_the_answer_and_its_end_alone(tokenizer: Any, stops: list[
     context = row["input_ids"][: -len(trained)]
     assert context == tokenizer(rendered(tokenizer, prompt), add_special_tokens=False)["input_ids"]
     assert row["labels"][: len(context)] == [-100] * len(context)
+
+
+@pytest.mark.parametrize(
+    ("template", "closes"),
+    [
+        (DROPS_THOUGHTS + OPENS, "</think>\n\n"),
+        (WRITES_THOUGHTS + OPENS, "\n</think>\n"),
+        (WRITES_THOUGHTS + OPENS.replace("<think>\n", ""), ""),  # the model opens it, or not
+        (DROPS_THOUGHTS + OPENS.replace("<think>\n", "<think>\n\n</think>\n\n"), ""),
+    ],
+)
+def test_an_answer_stands_behind_an_opened_thought(
+    template: str, closes: str, tokenizer: Any, stops: list[int]
+) -> None:
+    tokenizer.chat_template = template
+    assert closed_thought(tokenizer) == closes
+    told = {"prompt": [{"role": "user", "content": "1"}]}
+    rows = [{**told, "completion": text} for text in ("2", "So 2.\n</think>\n\n2")]
+    prompt, other = ([*prompt, *answer] for prompt, answer in zip(*tokenised(tokenizer, stops, rows), strict=True))
+    before = rendered(tokenizer, told["prompt"])
+    assert tokenizer.decode(prompt) == f"{before}{closes}2<|im_end|>"
+    assert tokenizer.decode(other) == f"{before}So 2.\n</think>\n\n2<|im_end|>", "it holds its own thought"
 
 
 def test_an_answer_ends_once(tokenizer: Any, stops: list[int]) -> None:

@@ -1,4 +1,4 @@
-"""What GroupTrainer overrides in TRL has no public name: a release that changes it fails here, not in a training."""
+"""What is overridden in TRL has mostly no public name: a release that changes it fails here, not in a training."""
 
 import ast
 import inspect
@@ -6,11 +6,12 @@ import textwrap
 from typing import Any
 
 import pytest
+from trl.trainer.dpo_trainer import DPOTrainer
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.kto_trainer import KTOTrainer
 from trl.trainer.sft_trainer import SFTTrainer
 
-from pipeline.training.methods.trl_trainers import GroupTrainer, ThumbTrainer
+from pipeline.training.methods.trl_trainers import GroupTrainer, PairTrainer, ThumbTrainer, TokenisedRows
 
 pytestmark = pytest.mark.slow  # its imports take seconds
 
@@ -53,13 +54,27 @@ def test_trl_has_the_attribute_that_is_read(name: str) -> None:
     assert f"self.{name}" in inspect.getsource(GRPOTrainer)
 
 
-def test_trl_prepares_thumbs_where_that_is_overridden() -> None:
-    overridden = {name for name in vars(ThumbTrainer) if hasattr(KTOTrainer, name) and not name.startswith("__")}
-    assert overridden == {"_prepare_dataset", "log"}
-    assert list(inspect.signature(KTOTrainer._prepare_dataset).parameters) == [
+@pytest.mark.parametrize("trainer", [DPOTrainer, KTOTrainer])
+def test_trl_prepares_rows_where_that_is_overridden(trainer: Any) -> None:
+    assert list(inspect.signature(trainer._prepare_dataset).parameters) == [
         "self", "dataset", "processing_class", "args", "dataset_name",
     ]  # fmt: skip
+
+
+def test_nothing_else_of_trl_is_overridden_for_rows() -> None:
+    def overridden(ours: type, theirs: type) -> set[str]:
+        return {name for name in vars(ours) if hasattr(theirs, name) and not name.startswith("__")}
+
+    assert overridden(TokenisedRows, KTOTrainer) == {"_prepare_dataset"}
+    assert overridden(ThumbTrainer, KTOTrainer) == {"log"}
+    assert overridden(PairTrainer, DPOTrainer) == {"get_batch_samples", "compute_loss"}
     assert 'self._metrics[mode]["kl"].append' in inspect.getsource(KTOTrainer)
+
+
+def test_trl_weighs_the_sft_term_in_each_micro_batch() -> None:
+    source = inspect.getsource(DPOTrainer._compute_loss)
+    assert "zip(self.loss_types, self.loss_weights, strict=True)" in source
+    assert "chosen_per_token_logps[chosen_mask.bool()].mean()" in source
 
 
 def test_trl_takes_rows_with_ids_and_labels_as_they_are() -> None:
