@@ -156,13 +156,18 @@ class LoadedModel:
                     latency_s=latency,
                 )
 
-    def generate(self, prompts: list[list[int]], seeds: list[int], sampling: Sampling) -> list[list[int]]:
+    def generate(
+        self, prompts: list[list[int]], seeds: list[int], sampling: Sampling, top_p: float = 1.0
+    ) -> list[list[int]]:
         """Token ids of each completion; what follows the first stop id is of no meaning."""
         inputs = self.tokenizer.pad({"input_ids": prompts}, return_tensors="pt").to(self.model.device)
         width = inputs["input_ids"].shape[1]
         draw = transformers.LogitsProcessorList()
         if sampling.temperature > 0:
-            draw.append(SeededDraw(seeds, sampling.temperature, self.model.device))
+            # the most likely tokens are those of p(token | temperature), as vLLM counts them
+            likely = [transformers.TemperatureLogitsWarper(sampling.temperature), transformers.TopPLogitsWarper(top_p)]
+            draw.extend(likely if top_p < 1 else [])
+            draw.append(SeededDraw(seeds, 1.0 if top_p < 1 else sampling.temperature, self.model.device))
         config = settings(self.stops, self.tokenizer, sampling.max_completion_tokens)
         with torch.inference_mode():
             output = self.model.generate(**inputs, generation_config=config, logits_processor=draw)

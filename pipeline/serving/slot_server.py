@@ -8,6 +8,7 @@ import json
 import secrets
 import sys
 import time
+from bisect import bisect_left
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -15,41 +16,18 @@ from typing import Any, Literal
 
 import torch
 import uvicorn
-from pydantic import BaseModel, Field, ValidationError
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from pipeline.core.conversation import TOOLS, as_message, from_request, in_one_form
+from pipeline.core.conversation import TOOLS, as_message, in_one_form
+from pipeline.serving.chat_request import ChatRequest, read_request
 from pipeline.serving.inference import AnswerRequest, Sampling
 from pipeline.serving.loaded import LoadedModel, RequestRefused
 
 BATCH = 64
 """Answers that are drawn at once."""
-
-
-class _Message(BaseModel):
-    role: str
-    content: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
-    tool_call_id: str | None = None
-    name: str | None = None
-
-
-class ChatRequest(BaseModel):
-    """What a caller asks, as far as this server goes by it; other fields are left alone."""
-
-    model: str
-    messages: list[_Message] = Field(min_length=1)
-    tools: list[dict[str, Any]] | None = None
-    """Definitions, as OpenAI has them."""
-    max_tokens: int | None = Field(default=None, ge=1)
-    max_completion_tokens: int | None = Field(default=None, ge=1)
-    temperature: float = Field(default=1.0, ge=0, le=100)
-    seed: int | None = None
-    stream: bool = False
-    n: Literal[1] = 1
 
 
 @dataclass(frozen=True)
@@ -66,10 +44,15 @@ class _Waiting:
     ids: list[int]
     seed: int
     limit: int
-    temperature: float
+    asked: ChatRequest
     offered: tuple[dict[str, str], ...]
     """The message with the definitions of tools; none where the request has no tools."""
     drawn: asyncio.Future[_Drawn]
+
+    @property
+    def drawn_from(self) -> tuple[float, float]:
+        """What all requests of a batch have in common."""
+        return self.asked.temperature, self.asked.top_p
 
 
 class Batches:
@@ -89,7 +72,7 @@ class Batches:
             waiting = held or [await self._queue.get()]
             while not self._queue.empty():
                 waiting.append(self._queue.get_nowait())
-            alike = [each for each in waiting if each.temperature == waiting[0].temperature][:BATCH]
+            alike = [each for each in waiting if each.drawn_from == waiting[0].drawn_from][:BATCH]
             held = [each for each in waiting if not any(each is other for other in alike)]
             try:
                 for each, drawn in zip(alike, await asyncio.to_thread(self._draw, alike), strict=True):
@@ -102,14 +85,22 @@ class Batches:
 
     def _draw(self, batch: list[_Waiting]) -> list[_Drawn]:
         limit = max(each.limit for each in batch)
-        sampling = Sampling(temperature=batch[0].temperature, max_completion_tokens=limit)
-        rows = self._model.generate([each.ids for each in batch], [each.seed for each in batch], sampling)
-        return [self._drawn(row[: each.limit]) for each, row in zip(batch, rows, strict=True)]
+        temperature, top_p = batch[0].drawn_from
+        sampling = Sampling(temperature=temperature, max_completion_tokens=limit)
+        rows = self._model.generate([each.ids for each in batch], [each.seed for each in batch], sampling, top_p)
+        return [self._drawn(row[: each.limit], each.asked.stop) for each, row in zip(batch, rows, strict=True)]
 
-    def _drawn(self, row: list[int]) -> _Drawn:
+    def _drawn(self, row: list[int], stop: list[str]) -> _Drawn:
+        """The answer until the first of its ends: a stop token, a stop text, which is cut off, or the limit."""
         end = next((n for n, token in enumerate(row) if token in self._model.stops), len(row))
-        text = self._model.tokenizer.decode(row[:end], skip_special_tokens=True)
+        text = self._text(row[:end])
+        if cuts := [place for each in stop if (place := text.find(each)) >= 0]:
+            tokens = bisect_left(range(end), True, key=lambda n: any(each in self._text(row[:n]) for each in stop))
+            return _Drawn(text[: min(cuts)], "stop", tokens)
         return _Drawn(text, "stop" if end < len(row) else "length", end)
+
+    def _text(self, ids: list[int]) -> str:
+        return self._model.tokenizer.decode(ids, skip_special_tokens=True)
 
 
 class SlotServer:
@@ -141,15 +132,12 @@ class SlotServer:
 
     async def _chat(self, request: Request) -> Response:
         try:
-            asked = ChatRequest.model_validate_json(await request.body())
+            asked = read_request(await request.body())
             if asked.model not in self._names:
                 return _refusal(404, f"the model {asked.model!r} is not here. Ask {' or '.join(self._names)}.")
             waiting = self._waiting(asked)
             self._batches.put(waiting)
             drawn = await waiting.drawn
-        except ValidationError as error:
-            first = error.errors()[0]
-            return _refusal(400, f"{'.'.join(map(str, first['loc'])) or 'body'}: {first['msg']}")
         except RequestRefused as error:
             return _refusal(400, str(error))
         except RuntimeError as error:
@@ -167,10 +155,10 @@ class SlotServer:
         """Raises RequestRefused for what template or context do not take."""
         limit = min(asked.max_completion_tokens or asked.max_tokens or self._limit, self._limit)
         seed = secrets.randbits(31) if asked.seed is None else asked.seed % 2**31
-        messages = from_request([message.model_dump() for message in asked.messages], asked.tools)
+        messages = asked.conversation
         offered = tuple(message for message in messages if message["role"] == TOOLS)
         ids = self._model.prompt(AnswerRequest(key="", messages=messages, seed=seed), limit)
-        return _Waiting(ids, seed, limit, asked.temperature, offered, asyncio.get_running_loop().create_future())
+        return _Waiting(ids, seed, limit, asked, offered, asyncio.get_running_loop().create_future())
 
 
 def _message(drawn: _Drawn, waiting: _Waiting) -> tuple[dict[str, Any], str]:

@@ -83,6 +83,21 @@ def test_slot_ends_an_answer_at_its_own_limit(url: str) -> None:
     assert long["choices"][0]["message"]["content"].startswith(short["choices"][0]["message"]["content"])
 
 
+def test_slot_cuts_an_answer_at_a_stop_text(url: str) -> None:
+    whole, cut = (posted(url, asked(PROMPTS[2], seed=1, **more)).json() for more in ({}, {"stop": ["no", "####"]}))
+    text, short = (each["choices"][0]["message"]["content"] for each in (whole, cut))
+    assert "####" in text and short == text.partition("####")[0]
+    assert cut["choices"][0]["finish_reason"] == "stop"
+    assert cut["usage"]["completion_tokens"] < whole["usage"]["completion_tokens"]
+
+
+def test_slot_draws_among_the_likely_tokens_alone(url: str) -> None:
+    likeliest = posted(url, asked(PROMPTS[2], temperature=0)).json()["choices"][0]["message"]
+    for seed in range(4):
+        drawn = posted(url, asked(PROMPTS[2], seed=seed, temperature=3, top_p=1e-6)).json()["choices"][0]["message"]
+        assert drawn == likeliest
+
+
 @pytest.mark.parametrize(
     ("body", "status", "word"),
     [
