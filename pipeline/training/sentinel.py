@@ -2,7 +2,7 @@
 in docs/health.md. A rule is silent where its metric is absent."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from statistics import stdev
 
 from pipeline.core.estimate import Z95
@@ -48,10 +48,10 @@ class HeldOutScores:
         self._start: float | None = None
         self._later: list[tuple[int, float | None]] = []
 
-    def add(self, row: Mapping[str, float]) -> None:
+    def add(self, step: int, row: Row) -> None:
         """Take the row of a step or of the start; one without a validation changes nothing."""
-        step, score = int(row.get("step", 0)), row.get(self._metric)
-        if "held_out/length" in row and step > 0:
+        score = row.get(self._metric)
+        if "held_out/length" in row and step:
             self._later.append((step, score))
         elif "held_out/length" in row:
             self._start = score
@@ -95,7 +95,7 @@ class HealthMonitor(MetricHistory):
     def add(self, row: Row) -> tuple[HealthFinding, ...]:
         """What the rules say at this row; it is kept in `health`."""
         step = self.take(row)
-        self.scores.add(row)
+        self.scores.add(step, row)
         rules = RULES if step > self.settings.warm_up else {"not_finite": not_finite}
         results = ((name, rule(self)) for name, rule in rules.items())
         found = [HealthFinding(verdict=it[0], rule=name, step=step, reason=it[1]) for name, it in results if it]
@@ -139,7 +139,7 @@ def early_stop(findings: Sequence[HealthFinding], best: int | None) -> tuple[Hea
 
 
 def not_finite(watch: HealthMonitor) -> Said:
-    values = {name: watch.row.get(name, 0.0) for name in ("loss", "grad_norm", "reward")}
+    values = {name: watch.row[name] for name in ("loss", "grad_norm", "reward") if name in watch.row}
     return next((("STOP", f"{name} is {value}") for name, value in values.items() if not math.isfinite(value)), None)
 
 
@@ -225,7 +225,7 @@ def entropy(watch: HealthMonitor) -> Said:
 
 def solved(watch: HealthMonitor) -> Said:
     first, scores, share = watch.first(_SCORE), watch.values(_SCORE), watch.level(_NO_GRADIENT)
-    if _SCORE not in watch.row or first is None or len(scores) <= VALIDATIONS or share is None:
+    if _SCORE not in watch.row or first is None or share is None:
         return None
     now = min(scores[-VALIDATIONS:])
     risen = now >= SOLVED and now - first > ACCURACY_NOISE
@@ -242,12 +242,12 @@ def grad_norm(watch: HealthMonitor) -> Said:
 
 def loss_spike(watch: HealthMonitor) -> Said:
     """A loss that is beyond all that it was in the first window and in the one before."""
-    values, (times, least) = [abs(value) for value in watch.values("loss")], LOSS_SPIKE
-    if "loss" not in watch.row or len(values) <= WINDOW:
+    losses, (times, least) = watch.values("loss"), LOSS_SPIKE
+    if not losses:
         return None
-    before = max(*values[:WINDOW], *values[-WINDOW - 1 : -1])
-    loss = watch.row["loss"]
-    return _suspect(watch, f"loss jumped to {loss:.3g}") if values[-1] > max(times * before, least) else None
+    before = max(map(abs, (*losses[:WINDOW], *losses[-WINDOW - 1 : -1])))
+    limit = max(times * before, least)
+    return _suspect(watch, f"loss jumped to {losses[-1]:.3g}") if abs(losses[-1]) > limit else None
 
 
 def reward_flat(watch: HealthMonitor) -> Said:

@@ -49,7 +49,13 @@ def to(first: float, last: float) -> Shape:
     return lambda step: first if step <= 6 else last
 
 
+def odd(values: Mapping[int, float], usual: float = 0.0) -> Shape:
+    return lambda step: values.get(step, usual)
+
+
 NO_GRADIENT = {"loss": 0.0, "grad_norm": 0.0}
+WORSE = {"held_out/accuracy": to(0.5, 0.38)}
+NOW_AND_THEN: Shape = lambda step: float(step % 3 == 0)  # noqa: E731
 SOLVING = {"accuracy": to(0.5, 0.96), "held_out/accuracy": to(0.5, 0.95)}
 
 
@@ -76,29 +82,30 @@ def test_a_healthy_training_passes() -> None:
         ("not_finite", "STOP", {"reward": math.nan}, {"reward": 0.0}),
         ("unscored", "STOP", {"abstained": 1.0}, {"abstained": 0.1}),
         ("unscored", "HOLD", {"abstained": 0.3}, {"abstained": 0.19}),
-        ("no_gradient", "STOP", {"loss": 0.0, "grad_norm": 0.0}, {"loss": 0.0, "grad_norm": 1e-6}),
-        ("no_gradient", "STOP", {"loss": to(1, 0), "grad_norm": to(1, 0)}, {"loss": to(1, 0)}),
+        ("no_gradient", "STOP", NO_GRADIENT, {"loss": 0.0, "grad_norm": NOW_AND_THEN}),
+        ("no_gradient", "STOP", {"loss": to(1, 0), "grad_norm": to(1, 0)}, {"loss": NOW_AND_THEN, "grad_norm": 0.0}),
         ("accuracy_collapse", "STOP", {"held_out/accuracy": to(0.5, 0.2)}, {"held_out/accuracy": to(0.5, 0.3)}),
         ("accuracy_collapse", "STOP", {"accuracy": to(0.5, 0.2)}, {"accuracy": to(0.5, 0.3)}),
         ("accuracy_collapse", "STOP", {"accuracy": to(0.12, 0.0)}, {"accuracy": to(0.09, 0.0)}),  # the fall is noise
         ("reward_diverges", "HOLD", {"reward": to(0.5, 0.7), "held_out/accuracy": to(0.5, 0.42)},
          {"reward": to(0.5, 0.55), "held_out/accuracy": to(0.5, 0.42)}),
         ("reward_diverges", "STOP", {"reward": to(0.5, 0.7), "held_out/accuracy": to(0.5, 0.38)},
-         {"reward": to(0.5, 0.7), "held_out/accuracy": to(0.5, 0.6)}),
-        ("kl", "HOLD", {"held_out/kl": to(0, 0.2)}, {"held_out/kl": to(0, 0.09)}),
-        ("kl", "STOP", {"held_out/kl": to(0, 0.6)}, {"held_out/kl": to(0, 0.02)}),
-        ("kl", "STOP", {"kl": to(0, 0.6)}, {"kl": to(0, 0.09)}),
+         {"reward": to(0.5, 0.7), "held_out/accuracy": to(0.9, 0.83)}),
+        ("kl", "HOLD", {"held_out/kl": to(0, 0.5)}, {"held_out/kl": to(0, 0.09)}),
+        ("kl", "STOP", {"held_out/kl": odd({STEPS: 0.6})}, {"held_out/kl": to(0, 0.02)}),
+        ("kl", "STOP", {"kl": to(0, 0.6)}, {"kl": odd({STEPS: 0.3})}),
         ("kl", "STOP", {"kl": to(0, 0.2), "accuracy": to(0.5, 0.38)}, {"accuracy": to(0.5, 0.38)}),
         ("entropy", "HOLD", {"entropy": to(0.5, 0.1)}, {"entropy": to(0.5, 0.2)}),
         ("entropy", "STOP", {"entropy": to(0.5, 0.1), "accuracy": to(0.5, 0.3)}, {"accuracy": to(0.5, 0.3)}),
         ("entropy", "HOLD", {"entropy": to(0.5, 2.0)}, {"entropy": to(0.5, 1.4)}),
         ("entropy", "HOLD", {"entropy": to(0.5, 2.0)}, {**SOLVING, "entropy": to(0.5, 2.0)}),  # no errors are left
-        ("loss_spike", "HOLD", {"loss": lambda step: 0.6 if step == STEPS else -0.05},
-         {"loss": lambda step: 0.5 if step == STEPS else -0.05}),
-        ("loss_spike", "HOLD", {"loss": lambda step: 8.0 if step == STEPS else 0.7},
-         {"loss": lambda step: 6.9 if step == STEPS else 0.7}),
+        ("loss_spike", "HOLD", {"loss": odd({STEPS: 0.6}, -0.05)}, {"loss": odd({STEPS: 0.5}, -0.05)}),
+        ("loss_spike", "HOLD", {"loss": odd({STEPS: 7.2}, 0.7)}, {"loss": odd({3: 0.7, STEPS: 6.9})}),
+        ("loss_spike", "HOLD", {"loss": odd({14: 0.7, STEPS: 6.9})}, {"loss": odd({15: 0.7, STEPS: 6.9})}),
+        ("loss_spike", "HOLD", {"loss": odd({STEPS: -0.6})}, {"loss": odd({19: -0.7, STEPS: 6.9})}),
         ("reward_flat", "HOLD", {"reward": to(0.5, 0.39)}, {"reward": to(0.5, 0.41)}),
-        ("reward_flat", "HOLD", {"reward": to(0.5, 0.3)},
+        ("reward_flat", "HOLD",
+         {"reward": lambda step: (0.5 if step < 6 else step % 2 if step < 16 else 0.3) + 0.05 * (-1) ** step},
          {"reward": lambda step: (0.3 if step > 6 else 0.5) + (0.4 if step % 3 else -0.2)}),  # noise
         ("generation", "PASS", {"seconds/generate": to(20, 31)}, {"seconds/generate": to(20, 29)}),
         ("generation", "PASS", {"seconds/generate": to(20, 31)},
@@ -135,16 +142,14 @@ def test_a_rule_speaks_and_stays_silent_next_door(
 @pytest.mark.parametrize(
     "changed",
     [
-        {"abstained": 0.2},
-        {"completions/clipped_ratio": 0.2},
-        {"frac_reward_zero_std": 0.8},
-        {"component/format": 0.7},
-        {"grad_norm": 10.0},
-        {"kl": to(0.0, 0.1)},
-        {"held_out/kl": to(0.0, 0.1)},
+        {"abstained": 0.2, "completions/clipped_ratio": 0.2, "frac_reward_zero_std": 0.8},
+        {"component/format": 0.7, "grad_norm": 10.0, "kl": to(0.0, 0.1), "held_out/kl": to(0.0, 0.1)},
         {"accuracy": to(0.5, 0.25)},  # half of the first
-        {"entropy": to(0.5, 0.15)},
-        {"entropy": to(0.5, 1.5)},
+        {"entropy": to(0.5, 0.15), "accuracy": to(0.5, 0.38)},
+        {"reward": to(0.5, 0.75), "reward_std": 1.0, "held_out/accuracy": to(0.5, 0.38)},
+        {"reward": to(0.5, 0.7), "held_out/accuracy": to(0.2, 0.16)},
+        {"entropy": to(0.5, 1.5), "reward": to(0.625, 0.5)},
+        {"entropy": to(0.5, 0.075), "held_out/accuracy": to(0.5, 0.75)},  # half of the errors are left
     ],
     ids=lambda changed: "-".join(changed),
 )
@@ -154,7 +159,7 @@ def test_a_limit_that_is_met_and_not_passed_is_silent(changed: dict[str, Any]) -
 
 def test_an_answer_far_from_the_base_stops_at_the_limit() -> None:
     watch = HealthMonitor(SETTINGS, answer_kl_stop=5.0)
-    rows = [{**row, "held_out/answer_kl": 4.9} if "held_out/kl" in row else row for row in history()]
+    rows = [{**row, "held_out/answer_kl": 5.0} if "held_out/kl" in row else row for row in history()]
     assert [finding for row in rows for finding in watch.add(row)] == []
     (finding,) = watch.add({**rows[-1], "step": 25.0, "held_out/answer_kl": 5.1})
     assert (finding.rule, finding.verdict) == ("answer_kl", "STOP")
@@ -186,7 +191,7 @@ WAITS = {
         ({**SURE, "held_out/accuracy": to(0.5, 0.95), "accuracy": to(0.5, 0.45)}, "HOLD", {"zero_variance"}),
         ({**RIGHT, "entropy": to(0.04, 0.01)}, "PASS", set()),
         ({**RIGHT, "entropy": to(0.04, 0.2)}, "PASS", set()),
-        ({**RIGHT, "entropy": to(0.04, 0.01), "frac_reward_zero_std": 0.45}, "HOLD", {"entropy"}),
+        ({**RIGHT, "entropy": to(0.04, 0.01), "frac_reward_zero_std": 0.5}, "HOLD", {"entropy"}),
         ({**RIGHT, "entropy": to(0.04, 0.2), "accuracy": 0.65, "held_out/accuracy": 0.65}, "HOLD", {"entropy"}),
         ({**LEARNING, "entropy": to(0.5, 0.06)}, "PASS", set()),
         ({**LEARNING, "entropy": to(0.5, 0.04)}, "HOLD", {"entropy"}),
@@ -215,8 +220,8 @@ def test_the_first_finding_of_each_verdict_is_kept_and_dated() -> None:
     assert [line.split(":")[0] for line in said] == ["HOLD at step 5", "STOP at step 20"]
 
 
-def without(word: str, changed: Mapping[str, float | Shape]) -> list[Row]:
-    return [{name: value for name, value in row.items() if word not in name} for row in history(changed)]
+def without(word: str, changed: Mapping[str, float | Shape], steps: int = STEPS) -> list[Row]:
+    return [{name: value for name, value in row.items() if word not in name} for row in history(changed, steps)]
 
 
 @pytest.mark.parametrize(
@@ -228,6 +233,12 @@ def without(word: str, changed: Mapping[str, float | Shape]) -> list[Row]:
         (without("accuracy", NO_GRADIENT), {"no_gradient": "STOP"}),  # it is not known to be right
         (history({**NO_GRADIENT, "accuracy": SOLVED, "held_out/accuracy": SOLVED}), {}),
         (history({**NO_GRADIENT, "accuracy": 0.89, "held_out/accuracy": 0.89}), {"no_gradient": "STOP"}),
+        (history({**NO_GRADIENT, "accuracy": to(0.5, 0.6), "held_out/accuracy": to(0.5, 0.6)}), {}),
+        (without("reward_std", {"reward": to(0.5, 0.52), **WORSE}), {"reward_diverges": "STOP"}),
+        (without("frac_reward", {**SOLVING, "entropy": to(0.5, 2.0)}), {}),
+        (history({**SOLVING, "frac_reward_zero_std": to(0.4, 0.9)})[:19], {}),
+        (history({"held_out/accuracy": math.nan}), {}),
+        (history({"entropy": to(0.5, 0.1), "accuracy": to(0.5, 0.3)})[:19], {"entropy": "STOP"}),
         (without("held_out", {**SURE, **SOLVING}), dict.fromkeys(SIGNS, "HOLD")),  # nothing is explained
         (history(WAITS)[:19], {}),  # a sign of success waits for the next validation
         (history({"grad_norm": 30.0}, steps=WINDOW - 1), {}),
@@ -282,7 +293,7 @@ def second(*scores: float | None, error: float = 0.03) -> list[Row]:
         ("second_score", "STOP", (0.5, 0.7, 0.55, 0.5), (0.5, 0.7, 0.65, 0.64)),
         ("second_score", "STOP", (0.5, 0.3, 0.3), (0.5, 0.3, 0.5)),
         ("unwatched", "STOP", (0.5, None, None), (None, 0.5, 0.5)),
-        ("unwatched", "HOLD", (0.5, 0.5, None), (0.5, None, 0.5)),
+        ("unwatched", "HOLD", (0.9, 0.5, 0.5, None), (0.5, None, 0.5)),
     ],
 )
 def test_the_second_scorer_ends_a_training(
@@ -293,9 +304,11 @@ def test_the_second_scorer_ends_a_training(
 
 
 def test_a_second_score_that_fell_once_is_waited_for() -> None:
-    assert found(second(0.5, 0.7, 0.4)) == {}
+    assert found(second(0.5, 0.7, 0.4)) == found(second(0.5, 0.5, 0.5, error=0.0)) == {}
     assert review(second(0.5, 0.7, 0.4, 0.7, 0.4, 0.7), SETTINGS).verdict == "PASS"
     assert found(second(0.5, 0.7, 0.4, 0.4, error=0.2)) == {}, "with so few prompts that is noise"
+    half = [row | {"held_out/second_abstained": 0.5} for row in second(0.5, None, None)]
+    assert found(half) == found(second(0.5, None)[1:]) == {"unwatched": "HOLD"}
 
 
 def test_scorers_are_what_an_unchecked_reward_is_made_of() -> None:
@@ -312,11 +325,12 @@ def test_a_step_without_rewards_names_the_reason() -> None:
 
 def test_a_reward_that_does_not_rise_is_said_in_time() -> None:
     flat = history(steps=50)
-    assert found(flat[:49]) == {} and found(flat) == {"reward_flat": "PASS"}
+    assert found(flat[:49]) == {} and found(flat) == found(without("accuracy", {}, 50)) == {"reward_flat": "PASS"}
     (finding,) = last(flat)
     assert finding.reason == "no rise in 50 steps: reward went from 0.5 to 0.5"
     assert found(history({"reward": to(0.5, 0.51)}, steps=50)) == {}
-    assert found(history({"reward": 0.95}, steps=50)) == {}, "there is little to rise to"
+    for metric in ("reward", "accuracy"):
+        assert found(history({metric: SOLVED}, steps=50)) == {}, "there is little to rise to"
 
 
 def test_every_rule_is_tried() -> None:
@@ -332,9 +346,8 @@ def scores(*values: float | None) -> HeldOutScores:
     """At steps 0, 8, 16, ..."""
     held_out = HeldOutScores(SCORE)
     for at, value in enumerate(values):
-        row = {"step": 8 * at, "held_out/length": 14.0}
-        held_out.add(row if value is None else {**row, SCORE: value})
-        held_out.add({"step": 8 * at + 1, "loss": 0.5})
+        held_out.add(8 * at, {"held_out/length": 14.0} if value is None else {"held_out/length": 14.0, SCORE: value})
+        held_out.add(8 * at + 1, {"loss": 0.5})
     return held_out
 
 
@@ -347,6 +360,7 @@ def finding(rule: str, verdict: Verdict = "STOP") -> HealthFinding:
     [
         ((0.4, 0.5, 0.6, 0.3), 16, True),
         ((0.4, 0.6, 0.6, 0.3), 8, True),
+        ((0.4, 0.3, 0.6, 0.5), 16, True),
         ((0.4, 0.3, 0.9), None, False),  # of the step of the brake itself nothing is saved
         ((0.4, 0.4, 0.3), None, True),
         ((0.4, None, 0.5, 0.3), 16, True),
@@ -363,15 +377,16 @@ def test_the_best_checkpoint_beat_the_start(
     assert (scores(*values).best, scores(*values).was_better) == (best, was_better)
 
 
-@pytest.mark.parametrize("keeps_best", [True, False])
-def test_a_training_that_a_brake_ends_keeps_its_best_checkpoint(keeps_best: bool) -> None:
-    watch = HealthMonitor(SETTINGS, answer_kl_stop=5.0, judged_by=SCORE, keeps_best=keeps_best)
+@pytest.mark.parametrize("kept", [{}, {"keeps_best": True}])
+def test_a_training_that_a_brake_ends_keeps_its_best_checkpoint(kept: dict[str, bool]) -> None:
+    watch = HealthMonitor(SETTINGS, answer_kl_stop=5.0, judged_by=SCORE, **kept)
+    watch.keep(finding("solved", "PASS"))
     for step, score, far in ((0, 0.4, 0.0), (8, 0.6, 1.0), (16, 0.5, 6.0)):
         row = {"held_out/length": 14.0, "held_out/answer_kl": far, SCORE: score, "held_out/second_error": 0.5}
         watch.add({"step": step, **row})
-    (said,) = watch.health.findings
-    assert (said.rule, said.verdict) == ("answer_kl", "PASS" if keeps_best else "STOP")
-    assert watch.braked is keeps_best
+    _, said = watch.health.findings
+    assert (said.rule, said.verdict) == ("answer_kl", "PASS" if kept else "STOP")
+    assert watch.braked is bool(kept)
 
 
 @pytest.mark.parametrize("rule", ["answer_kl", "second_score"])
