@@ -194,7 +194,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "pipeline/rollout/rules.py": _named("pipeline/rollout", "harm", "comparability", "advance", "servers", "phases"),
     "pipeline/rollout/probe.py": _named("pipeline/rollout", "probe"),
     "pipeline/rollout/controller.py": _named(
-        "pipeline/rollout", "controller", "drive", "phases", "guards", "watched", "servers"
+        "pipeline/rollout", "controller", "drive", "phases", "guards", "watched", "servers", "propose", "decision"
     ),
     "pipeline/rollout/reconcile.py": _named("pipeline/rollout", "guards", "phases", "servers", "watched", "decision"),
     "pipeline/rollout/record.py": _named("pipeline/rollout", "guards", "phases"),

@@ -40,19 +40,15 @@ def tick(ports: RolloutPorts, now: float) -> Tick:
     """Read the record, observe the world, take at most one transition, make traffic and then the registry follow.
     Level-triggered: it may crash anywhere, be repeated, and run twice at a time."""
     state = read_state(ports.store, ports.model_name)
-    if state.proposal is not None and state.active:
-        step = _step(state, state.proposal, ports, now)
-        if step is not None:
-            append(ports.store, ports.model_name, state, step_event(state, now, step))
+    if state.active and (step := _step(state, state.opened, ports, now)) is not None:
+        append(ports.store, ports.model_name, state, step_event(state, now, step))
     return reconcile(ports, now)
 
 
 def roll_back(ports: RolloutPorts, now: float) -> Tick:
     """Take a rollback that was decided to its end now: move the traffic, read it back, then the registry. Nothing is
     measured. The state is still ROLLING_BACK when the router does not obey; later ticks go on trying."""
-    moved = reconcile(replace(ports, project=lambda state: None), now)
-    if moved.state.phase is not Phase.ROLLING_BACK:
-        return moved
+    reconcile(replace(ports, project=lambda state: None), now)
     return tick(replace(ports, metrics=NullMetrics()), now)
 
 
@@ -88,7 +84,7 @@ def _before_traffic(state: RolloutState, proposal: Proposal, ports: RolloutPorts
     first = proposal.policy.weight_at(0)
     if reason := slot.reason or too_few_servers(ports.split, proposal, first):
         return _missed(state, reason, most=MAX_LOADING)
-    if state.phase is Phase.APPROVED and (lost := _lost(proposal, ports)):  # a person may have taken days
+    if lost := _lost(proposal, ports):  # a person, or the slot, may have taken days
         return RolloutStep(phase=Phase.ROLLING_BACK, reason=lost)
     return RolloutStep(phase=Phase.SHIFTING, reason=f"to {first}%", stage=0)
 
@@ -113,8 +109,8 @@ def _shifting(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now:
     look = _look(state, proposal, ports, now)  # it may be in force all the same
     if step := look.decided or _lowered(router, look):
         return step
-    short = too_few_servers(ports.split, proposal, state.canary_weight) if router.differs else ""
-    return _missed(state, look.slot.reason or short or router.reason, look=None if router.differs else look.result)
+    reason = look.slot.reason or too_few_servers(ports.split, proposal, state.canary_weight) or router.reason
+    return _missed(state, reason, look=None if router.differs else look.result)
 
 
 def _judge(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: float) -> RolloutStep | None:
@@ -128,7 +124,7 @@ def _judge(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: fl
     if step := _lowered(router, look):
         return step
     if reason := router.reason or look.blind:  # what the arms did at another weight is no evidence of this one
-        unread = bool(look.blind) and not router.differs and state.watch.misses + 1 < MAX_MISSES
+        unread = not router.differs and state.watch.misses + 1 < MAX_MISSES
         return _missed(state, reason, look=None if router.differs else look.result).model_copy(
             update={"unready": look.slot.down, "unread": unread}
         )
@@ -145,7 +141,7 @@ def _held(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: flo
     look = _look(state, proposal, ports, now)
     if look.decided is not None:
         return look.decided
-    if look.slot.wrong and state.canary_weight:
+    if look.slot.wrong:
         return RolloutStep(phase=Phase.HELD, reason=look.slot.reason, look=look.result, weight=0)
     if step := _lowered(router, look):
         return step

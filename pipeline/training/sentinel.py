@@ -268,7 +268,7 @@ def generation(watch: HealthMonitor) -> Said:
     seconds, length = (
         next(iter(watch.changes(name)), None) for name in ("seconds/generate", "completions/mean_length")
     )
-    if seconds is None or length is None or seconds.first * length.last <= 0:
+    if seconds is None or length is None or not seconds.first * length.last:
         return None
     slower = seconds.last * length.first / (seconds.first * length.last) - 1
     return ("PASS", f"a generated token takes {slower:.0%} longer than at first") if slower > GENERATION_RISE else None

@@ -149,6 +149,7 @@ def test_an_abort_that_is_not_obeyed_is_taken_on_by_the_next_one(world):
     assert decided(world, "abort").state.phase is Phase.ROLLING_BACK
     assert world.weight() == 5
     assert "nothing is there to pause" in decided(world, "pause").refused
+    assert [world.tick(1.0).state.watch.misses for _ in range(3)] == [2, 3, 3], "the log does not grow by that"
     world.router.apply = applied
     done = decided(world, "abort", reason="again")
     assert (done.refused, done.state.phase, world.weight()) == ("", Phase.ABORTED, 0)

@@ -168,9 +168,14 @@ def test_a_weight_below_what_was_asked_for_is_a_wish(phase, read, by_hand):
 
 
 @pytest.mark.parametrize(
-    "change", [{"served_digest": "", "replicas": 0}, {"served_digest": "another"}, {"reason": "warms"}]
+    ("change", "words"),
+    [
+        ({"served_digest": "", "replicas": 0}, "no server answers"),
+        ({"served_digest": "another"}, "serves another"),
+        ({"reason": "warms"}, "is not ready: warms"),
+    ],
 )
-def test_no_weight_rises_onto_a_slot_that_went_since(world, change):
+def test_no_weight_rises_onto_a_slot_that_went_since(world, change, words):
     """It was ready when the weight was decided, and is not when the router is asked."""
     world.observe()
     asked = world.router.ready
@@ -183,6 +188,7 @@ def test_no_weight_rises_onto_a_slot_that_went_since(world, change):
     world.tick_until("shifting")
     assert world.weight() == 5
     assert any("The weight stays at 5%" in error for error in world.tick(1.0).errors) and world.weight() == 5
+    assert words in world.state.reason
 
 
 @pytest.mark.parametrize(

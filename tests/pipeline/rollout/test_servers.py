@@ -37,8 +37,12 @@ def test_servers_are_in_proportion(world, percent, champion, servers):
 
 
 def test_a_weight_without_servers_is_not_asked_for(world):
-    scaled(world, canary=1)
+    scaled(world, canary=1, champion=21)
     world.propose("new")
+    for _ in range(3):
+        world.tick(10.0)
+    assert "has 1 of 2 servers that 5% takes" in world.state.reason
+    scaled(world, canary=1)
     for _ in range(20):
         world.tick(50.0)
     state = world.state

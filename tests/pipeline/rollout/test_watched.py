@@ -42,6 +42,25 @@ def test_a_router_that_does_not_follow_is_waited_for(world):
     world.tick(1.0)
     world.tick(1.0)
     assert (world.state.phase, world.state.reason) == (Phase.SHIFTING, "the router reads 0%, not 5%")
+    assert (world.state.watch.misses, world.state.watch.evidence.canary.requests) == (1, 0)
+    world.metrics.canary = {"error_rate": 0.5}
+    world.tick(1.0)
+    assert world.state.phase is Phase.ROLLING_BACK, "it may be in force all the same"
+
+
+@pytest.mark.parametrize("phase", ["shifting", "observing", "held"])
+def test_what_a_canary_does_counts_while_no_router_is_read(world, phase):
+    world.propose("new")
+    world.tick_until("shifting" if phase == "shifting" else "observing")
+    if phase == "held":
+        decided(world, "pause")
+    world.router.read = blinded(OSError("away"))
+    world.tick(50.0)
+    assert (world.state.phase, world.state.watch.evidence.canary.requests) == (phase, 2000)
+    assert (world.state.watch.misses, read_events(world.store, NAME)[-1].missed) == (1, True)
+    epoch = world.state.epoch
+    world.tick()
+    assert "away" in read_events(world.store, NAME)[-1].reason and world.state.epoch == epoch + 1
 
 
 def test_a_persons_zero_stays_until_a_person_resumes(world):
@@ -130,10 +149,13 @@ def test_requests_that_others_may_have_answered_are_no_evidence(world, read, wor
     world.observe(dwell_s=(1e6, 1e6, 1e6))
     split = world.router.read()
     world.router.read = lambda: read(split)
-    world.tick(50.0)
-    watch = world.state.watch
-    assert words in world.state.reason
-    assert (watch.misses, watch.evidence.canary.requests, watch.tally) == (1, 0, "")
+    for blind in (False, True):
+        world.metrics.spoil = lambda look, blind=blind: None if blind else look
+        world.tick(50.0)
+        watch = world.state.watch
+        assert words in world.state.reason
+        assert (watch.evidence.canary.requests, watch.tally, watch.watched_until) == (0, "", world.now)
+    assert watch.misses == 2
 
 
 @pytest.mark.parametrize("weight", [0, 3, 5])
@@ -192,7 +214,7 @@ def observing_slowly(world):
 
 
 def blinded(error: Exception):
-    def spoil(look):
+    def spoil(*_):
         raise error
 
     return spoil

@@ -143,8 +143,12 @@ def test_a_rule_speaks_and_stays_silent_next_door(
     "changed",
     [
         {"abstained": 0.2, "completions/clipped_ratio": 0.2, "frac_reward_zero_std": 0.8},
-        {"component/format": 0.7, "grad_norm": 10.0, "kl": to(0.0, 0.1), "held_out/kl": to(0.0, 0.1)},
+        {"component/format": 0.7, "grad_norm": 10.0, "kl": to(0.0, 0.1)},
+        {"seconds/generate": to(20, 30), "held_out/kl": to(0.0, 0.1)},
         {"accuracy": to(0.5, 0.25)},  # half of the first
+        {"completions/mean_length": to(100, 130), "text/prefix_share": to(0, 0.2), "text/distinct_2": to(0.5, 0.25),
+         "text/answered": to(0.2, 0), "text/refusals": to(0, 0.2)},
+        {"component/format": 0.9, "held_out/accuracy": SOLVED},
         {"entropy": to(0.5, 0.15), "accuracy": to(0.5, 0.38)},
         {"reward": to(0.5, 0.75), "reward_std": 1.0, "held_out/accuracy": to(0.5, 0.38)},
         {"reward": to(0.5, 0.7), "held_out/accuracy": to(0.2, 0.16)},
@@ -152,7 +156,7 @@ def test_a_rule_speaks_and_stays_silent_next_door(
         {"entropy": to(0.5, 0.075), "held_out/accuracy": to(0.5, 0.75)},  # half of the errors are left
     ],
     ids=lambda changed: "-".join(changed),
-)
+)  # fmt: skip
 def test_a_limit_that_is_met_and_not_passed_is_silent(changed: dict[str, Any]) -> None:
     assert found(history(changed)) == {}
 
@@ -238,6 +242,9 @@ def without(word: str, changed: Mapping[str, float | Shape], steps: int = STEPS)
         (without("frac_reward", {**SOLVING, "entropy": to(0.5, 2.0)}), {}),
         (history({**SOLVING, "frac_reward_zero_std": to(0.4, 0.9)})[:19], {}),
         (history({"held_out/accuracy": math.nan}), {}),
+        (without("seconds", {}), {}),
+        (without("mean_length", {"seconds/generate": to(20, 31)}), {}),
+        (history({"completions/mean_length": to(100, 0)}), {"length": "HOLD"}),
         (history({"entropy": to(0.5, 0.1), "accuracy": to(0.5, 0.3)})[:19], {"entropy": "STOP"}),
         (without("held_out", {**SURE, **SOLVING}), dict.fromkeys(SIGNS, "HOLD")),  # nothing is explained
         (history(WAITS)[:19], {}),  # a sign of success waits for the next validation
