@@ -169,8 +169,8 @@ def _observed(state: RolloutState, proposal: Proposal, ports: RolloutPorts, look
         seen = f"{max(0.0, dwell):.0f} of {policy.dwell_s[state.stage]:.0f} s at {weight}%"
         if reason := stage_timeout(lacks or seen, evidence, policy, covered, policy.dwell_s[state.stage]):
             return RolloutStep(phase=Phase.HELD, reason=reason, look=look.result)
-        notes = [seen, *([lacks] if lacks else []), *look.notes]
-        return RolloutStep(phase=Phase.OBSERVING, reason="; ".join(notes), look=look.result, unready=look.slot.down)
+        reason = "; ".join(filter(None, (seen, lacks, *look.notes)))
+        return RolloutStep(phase=Phase.OBSERVING, reason=reason, look=look.result, unready=look.slot.down)
     if reason := non_inferiority_failure(evidence, policy):
         return RolloutStep(phase=Phase.HELD, reason=reason, look=look.result)
     last = state.stage + 1 == len(policy.weights)

@@ -342,10 +342,10 @@ def _all_right(watch: HealthMonitor) -> bool:
 
 def _errors_left(watch: HealthMonitor) -> float:
     """Share of the base model's errors on held-out prompts that are left; 0 in a task that is solved."""
-    first, now = watch.first(_SCORE), watch.latest(_SCORE)
-    if first is None or now is None or first >= 1:
+    scores = watch.values(_SCORE)
+    if not scores or scores[0] >= 1:
         return 1.0
-    return 0.0 if now >= SOLVED else min(1.0, (1 - now) / (1 - first))
+    return 0.0 if scores[-1] >= SOLVED else (1 - scores[-1]) / (1 - scores[0])
 
 
 def _suspect(watch: HealthMonitor, reason: str) -> Said:
