@@ -62,7 +62,7 @@ def _after(state: RolloutState, event: RolloutEvent) -> RolloutState:
     if event.proposal is not None:
         return RolloutState(past=state.past, proposal=event.proposal).model_copy(update=change)
     watch = _seen(state, event)
-    if event.phase is not state.phase or event.phase is Phase.SHIFTING or event.weight is not None:
+    if event.phase is not state.phase or event.weight is not None:
         change |= _entered(state, event, watch)
     change = {"watch": watch, **change}
     if event.action == "approve":
@@ -106,8 +106,6 @@ def _entered(state: RolloutState, event: RolloutEvent, watch: StageWatch) -> dic
     begun = StageWatch(looks=watch.looks, watched_until=skipped)
     resumed = state.phase is Phase.HELD  # only a person leads out of it, except to 0
     match event.phase:
-        case Phase.SHIFTING if event.missed:
-            return {}
         case Phase.SHIFTING:
             asked: dict[str, object] = {"offered": True, "weight_in_force": state.canary_weight}
             if resumed and state.weight_in_force == state.confirmed_weight:

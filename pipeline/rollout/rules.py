@@ -94,7 +94,7 @@ def slower(evidence: LiveEvidence, policy: RolloutPolicy, proves: Proves) -> str
     """That requests over the frozen threshold are too many of the canary's, or "". Both: more than 1% are, and more
     than of the champion's, whom a busy hour slows too."""
     canary, champion = evidence.canary.slow, evidence.champion.slow
-    if canary.hits < MIN_ERRORS or champion.trials <= 0:
+    if canary.hits < MIN_ERRORS or not champion.trials:
         return ""
     own, other = variance(canary, policy.unit), variance(champion, policy.unit)
     if not (
@@ -126,7 +126,7 @@ def unusable(look: LiveMetrics | None, watched_until: float, now: float) -> str:
     structure alone: a look at which nothing was graded or answered counts, and may be harm."""
     if look is None:
         return "no metrics"
-    if not (look.window_start <= look.window_end < float("inf")) or look.window_end > now:
+    if not look.window_start <= look.window_end <= now:
         return f"window {look.window_start} to {look.window_end} is empty or lies in the future of {now}"
     if not look.graded_until <= look.window_end:
         return f"grades until {look.graded_until} lie after the window's end {look.window_end}"
@@ -160,7 +160,7 @@ def _share(evidence: LiveEvidence, weight: int, policy: RolloutPolicy) -> str:
         for arm, before in zip((evidence.champion, evidence.canary), evidence.at_resume, strict=True)
     )
     total, intended = champion + canary, weight / 100
-    if total <= 0:
+    if not total:
         return ""
     off, spread = abs(canary / total - intended), intended * (1 - intended) / total
     contradicted = off > 0 if spread == 0 else proven(off, spread, SHARE_ALPHA / 2, SHARE_SCALE)

@@ -36,14 +36,14 @@ class EvidenceCheck(Record):
     threshold: float
     holds: bool
 
-    def figure(self, value: float) -> str:
+    def figure(self, value: float | None) -> str:
         if self.key == "signal":
             return f"{value:.2f}"
-        return f"{value:,.0f}" if self.key in COUNTS else f"{100 * value:.1f}%"
+        return f"{value:,.0f}" if self.key in COUNTS else f"{value:.1%}"
 
     def interval(self) -> str:
         """What was found, for people: a census as it is, an estimate with its interval."""
-        if self.exact and self.estimate.value is not None:
+        if self.exact:
             return self.figure(self.estimate.value)
         return str(self.estimate) if self.key == "signal" else percentages(self.estimate)
 
@@ -57,7 +57,7 @@ class EvidenceCheck(Record):
 
 
 def percentages(share: Estimate) -> str:
-    if share.value is None or share.low is None or share.high is None:
+    if share.value is None:
         return f"unknown (n={share.n:,})"
     if share.n == 0:
         return f"{share.value:.1%} (assumed, n=0)"

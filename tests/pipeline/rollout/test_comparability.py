@@ -41,11 +41,20 @@ def test_what_makes_a_look_unusable(seen, why):
         look(canary=ArmLook(units={})),
         look(ArmLook(units={}), ArmLook(units={})),
         look(canary=arm_look("b", graded=12.0, correct=1.0)),
+        look(start=60.0),
     ],
-    ids=["good", "nothing graded", "nothing answered", "no canary request", "both arms empty", "grades that come late"],
+    ids=[
+        "good",
+        "nothing graded",
+        "nothing answered",
+        "no canary request",
+        "both arms empty",
+        "grades that come late",
+        "short",
+    ],
 )
 def test_a_look_counts_whatever_the_canary_did(seen):
-    assert unusable(seen, 0.0, 60.0) == ""
+    assert unusable(seen, 0.0, 60.0) == unusable(seen, 0.0, 360.0) == ""
 
 
 def test_dwell_counts_by_the_slower_watermark():
@@ -62,7 +71,8 @@ def share(champion, canary, **more):
 def test_the_share_of_the_traffic_is_one_of_users():
     assert "the canary got 1000 of 10000 users at 5%" in comparability_problem(share(9000, 1000), 5, POLICY)
     assert "users at 25%" in comparability_problem(share(9500, 500), 25, POLICY)
-    assert not comparability_problem(share(9510, 490), 5, POLICY)
+    for canary, doubted in ((406, True), (407, False), (593, False), (594, True)):
+        assert bool(comparability_problem(share(10_000 - canary, canary), 5, POLICY)) is doubted
     assert "the canary got 9300 of 10000 users at 95%" in comparability_problem(share(700, 9300), 95, POLICY)
     assert "the canary got 1 of 10000 users at 0%" in comparability_problem(share(9999, 1), 0, POLICY)
     assert not comparability_problem(share(10000, 0), 0, POLICY)
@@ -116,9 +126,14 @@ def test_grades_that_the_canary_gets_less_often_hold():
     assert "60.0% of the canary's answers are graded and 97.0% of the champion's" in comparability_problem(
         less, 5, POLICY
     )
-    assert comparability_problem(covered((1500, 400), (100, 0)), 5, POLICY)
+    for arms, doubted in (
+        (((1526, 374), (100, 0)), False),
+        (((1525, 375), (100, 0)), True),
+        (((1843, 57), (74, 26)), True),
+        (((1843, 57), (75, 25)), False),
+    ):
+        assert bool(comparability_problem(covered(*arms), 5, POLICY)) is doubted
     assert not comparability_problem(less, 5, SILENT)
-    assert not comparability_problem(covered((1843, 57), (95, 5)), 5, POLICY)
 
 
 def test_users_who_rate_the_canary_less_often_hold():

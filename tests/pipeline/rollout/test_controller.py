@@ -8,7 +8,7 @@ from pipeline.demo import MODEL_DIR
 from pipeline.rollout.controller import tick
 from pipeline.rollout.decision import abort
 from pipeline.rollout.propose import champion
-from pipeline.rollout.record import Phase
+from pipeline.rollout.record import Phase, read_events
 from pipeline.rollout.router import Readiness, is_intact
 from tests.pipeline.rollout.conftest import BASE, NAME, POLICY, decided, model
 
@@ -37,19 +37,15 @@ def test_dwell_is_the_time_that_good_metrics_cover(world):
     world.metrics.spoil = lambda look: look
     world.tick(60.0)  # it reads all 240 s, and adds one look's longest time
     assert (world.state.watch.dwell_s, world.state.watch.misses, world.state.phase) == (100.0, 0, Phase.OBSERVING)
-    world.tick(59.0)
-    assert world.state.phase is Phase.OBSERVING
+    epoch = world.tick(59.0).state.epoch
+    assert (world.tick().state.epoch, world.state.phase) == (epoch, Phase.OBSERVING), "nothing new"
     world.tick(1.0)
     assert (world.state.phase, world.state.stage) == (Phase.SHIFTING, 1)
 
 
 @pytest.mark.parametrize(
     "spoil",
-    [
-        lambda look: None,
-        lambda look: look.model_copy(update={"window_end": look.window_end + 1}),
-        lambda look: 1 / 0,
-    ],
+    [lambda look: None, lambda look: look.model_copy(update={"window_end": look.window_end + 1}), lambda look: 1 / 0],
 )
 def test_three_unusable_looks_in_a_row_hold_at_the_same_weight(world, spoil):
     world.observe()
@@ -57,6 +53,7 @@ def test_three_unusable_looks_in_a_row_hold_at_the_same_weight(world, spoil):
     for _ in range(3):
         world.tick(200.0)
     assert (world.state.phase, world.weight(), world.state.watch.dwell_s) == (Phase.HELD, 5, 0.0)
+    assert world.state.watch.watched_until == world.now
     world.tick(200.0)
     assert world.state.phase is Phase.HELD
     world.metrics.spoil = lambda look: look
@@ -100,8 +97,11 @@ def test_a_drop_that_is_not_proven_holds_at_the_advance_test(world):
 def test_a_held_canary_that_does_harm_is_rolled_back(world):
     world.metrics.spoil = lambda look: None
     world.propose("new")
-    world.tick_until("held")
-    world.metrics.spoil, world.metrics.canary = lambda look: look, {"quality": 0.3}
+    reason = world.tick_until("held").reason
+    world.metrics.spoil = lambda look: look
+    world.tick(50.0)
+    assert (read_events(world.store, NAME)[-1].reason, world.state.reason) == ("no harm is proven", reason)
+    world.metrics.canary = {"quality": 0.3}
     assert world.tick_until("rolled_back").past.quarantined == {"new": 1}
 
 

@@ -36,6 +36,8 @@ JUDGED = [
     (evidence(arm(1000, 1.0, users=25), arm(29, 0.0, users=25)), RASH, ""),
     (evidence(arm(29, 1.0, users=25), arm(1000, 0.0, users=25)), RASH, ""),
     (evidence(CALM, HASTY), POLICY, ""),
+    (evidence(arm(19_000), HASTY), POLICY, ""),
+    (evidence(arm(1000, timed=1000, slow=30), HASTY), POLICY, ""),
 ]
 
 
@@ -48,7 +50,8 @@ def test_harm_is_over_its_margin_alone(seen, policy, kind):
 def test_few_errors_are_no_evidence():
     for requests, errors, harmful in ((100, 10, True), (90, 9, False)):
         assert bool(harm(evidence(arm(20_000), arm(requests, errors=errors)), RASH)) is harmful
-    assert not harm(evidence(arm(20_000), arm(29, errors=28, users=20)), RASH)
+    for requests in (29, 30):
+        assert bool(harm(evidence(arm(20_000), arm(requests, errors=28, users=20)), RASH)) is (requests == 30)
     assert not harm(evidence(arm(29), arm(1000, errors=900)), RASH)
     assert not harm(evidence(arm(20_000), arm(900, errors=9)), RASH)
 

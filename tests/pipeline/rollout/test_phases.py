@@ -8,22 +8,8 @@ from pipeline.core import audit
 from pipeline.rollout.controller import tick
 from pipeline.rollout.decision import RolloutDecision, decide, decisions
 from pipeline.rollout.propose import champion
-from pipeline.rollout.record import (
-    Phase,
-    RolloutStep,
-    append,
-    step_event,
-)
-from tests.pipeline.rollout.conftest import (
-    BASE,
-    NAME,
-    POLICY,
-    WARM,
-    decided,
-    model,
-    slot,
-    waiting,
-)
+from pipeline.rollout.record import Phase, RolloutStep, append, step_event
+from tests.pipeline.rollout.conftest import BASE, NAME, POLICY, WARM, decided, model, slot, waiting
 
 
 def test_without_an_approval_no_candidate_gets_traffic(world):

@@ -7,13 +7,7 @@ from typing import Any, Literal
 import pytest
 
 from pipeline.core.storage import ModelRef
-from pipeline.rollout.probe import (
-    PROMPTS,
-    Fingerprint,
-    fingerprint_of_files,
-    fingerprint_over_http,
-    identified,
-)
+from pipeline.rollout.probe import PROMPTS, Fingerprint, fingerprint_of_files, fingerprint_over_http, identified
 from pipeline.serving.endpoint import Endpoint
 from pipeline.serving.inference import Answer, Messages, Sampling
 from tests.pipeline.serving.chat_server import ChatServer, HttpRequest, HttpResponse, as_json, chat_server, completion

@@ -58,9 +58,13 @@ def test_what_a_canary_does_counts_while_no_router_is_read(world, phase):
     world.tick(50.0)
     assert (world.state.phase, world.state.watch.evidence.canary.requests) == (phase, 2000)
     assert (world.state.watch.misses, read_events(world.store, NAME)[-1].missed) == (1, True)
+    assert "away" in read_events(world.store, NAME)[-1].reason
     epoch = world.state.epoch
     world.tick()
-    assert "away" in read_events(world.store, NAME)[-1].reason and world.state.epoch == epoch + 1
+    assert (world.state.epoch, world.state.watch.evidence.canary.requests) == (epoch + 1, 2000), "it was looked at"
+    del world.router.read
+    world.tick()
+    assert world.state.epoch == epoch + 1 + (phase == "shifting")
 
 
 def test_a_persons_zero_stays_until_a_person_resumes(world):
@@ -92,8 +96,9 @@ def test_a_stage_that_was_lowered_by_hand_starts_over(world):
 def test_a_clock_that_went_back_holds_and_says_so(world):
     world.observe(dwell_s=(1e6, 1e6, 1e6), lease_s=1e6)
     world.tick(50.0)
-    world.tick(-86_400.0)
-    assert (world.state.phase, world.state.canary_weight) == (Phase.HELD, 5)
+    world.tick(-POLICY.max_look_s)
+    world.tick(POLICY.max_look_s - 86_400.0)
+    assert (world.state.phase, world.state.canary_weight, world.state.watch.looks) == (Phase.HELD, 5, 2)
     assert world.state.reason.startswith("the clock went back by 86400 s")
     assert world.state.watch.evidence.canary.requests == 0, "what is looked at from there on may be the same requests"
     world.tick(50.0)
@@ -156,6 +161,10 @@ def test_requests_that_others_may_have_answered_are_no_evidence(world, read, wor
         assert words in world.state.reason
         assert (watch.evidence.canary.requests, watch.tally, watch.watched_until) == (0, "", world.now)
     assert watch.misses == 2
+    decided(world, "pause")
+    world.metrics.spoil = lambda look: look
+    world.tick(50.0)
+    assert world.state.watch.evidence.canary.requests == 0
 
 
 @pytest.mark.parametrize("weight", [0, 3, 5])
@@ -249,7 +258,11 @@ def test_a_look_of_an_earlier_window_takes_nothing_back(world):
 
 def test_a_weight_in_the_same_stage_is_a_new_request(world):
     world.observe(dwell_s=(1e6, 1e6, 1e6))
+    world.tick(50.0)
     state, events = world.state, read_events(world.store, NAME)
+    assert state.requested_epoch == state.epoch - 1, "a look asks for nothing"
+    with pytest.raises(AssertionError, match="event 2 follows 0"):
+        fold(events[1:])
     event = step_event(state, 1e4, RolloutStep(phase=state.phase, stage=state.stage, reason="", weight=3))
     assert fold([*events, event]).requested_epoch == event.epoch > state.requested_epoch
 
@@ -258,6 +271,7 @@ def test_misses_do_not_follow_a_canary_on_its_way_back(world):
     world.observe(dwell_s=(1e6, 1e6, 1e6))
     world.metrics.spoil = lambda look: None
     world.tick_until("held")
-    assert world.state.watch.misses > 0
+    world.tick(50.0)
+    assert world.state.watch.misses == 4
     decided(world, "rollback")
     assert (world.state.phase, world.state.watch.misses) == (Phase.ROLLED_BACK, 0)

@@ -32,7 +32,8 @@ def decide(settings: Selection = AUTO, min_coverage: float = 0.5, **change: obje
 
 
 UNVERIFIABLE = {"verifiable_share": share(300, 1500)}
-FEW_PROMPTS = {"prompts": 2, "verifiable_prompts": 0, "verifiable_share": share(0, 2)}
+FEW_PROMPTS = {"prompts": 3, "verifiable_prompts": 1, "verifiable_share": share(1, 3)}
+ONE_LACKS = {"prompts": 4, "verifiable_prompts": 3, "verifiable_share": share(3, 4)}
 
 
 @pytest.mark.parametrize(
@@ -66,7 +67,7 @@ def test_groups_to_be_drawn_decide_not_the_logged_ones() -> None:
     expected = expect(GOOD, Training(), Accelerator(), 1_000_000)
     flat = {"zero_variance_share": share(1330, 1400)}
     assert decide(**flat).method == "dpo"
-    decision = choose(GOOD.model_copy(update=flat), AUTO, 0.5, expected)
+    decision = choose(GOOD.model_copy(update=flat), AUTO, 0.5, dict(reversed(expected.items())))
     assert decision.method == "grpo"
     assert decision.expected == expected
     assert "expected zero-variance share of groups of 8" in "; ".join(decision.reasons)
@@ -77,12 +78,15 @@ def test_a_forced_method_says_so_and_what_it_lacks() -> None:
     decision = decide(Selection(method="dpo"), pairs=10)
     assert (decision.method, decision.forced) == ("dpo", True)
     assert "needs >= 200" in decision.lacks["dpo"][0]
+    for name in ("kto", "sft"):
+        assert name in decide(AUTO.model_copy(update={"method": name})).lacks
 
 
 @pytest.mark.parametrize(
     ("method", "change"),
-    [("grpo", {"frontier_prompts": 0}), ("grpo", {"coverage": 0.3}), ("dpo", {"coverage": 0.3}), ("dpo", {"pairs": 0})],
-)
+    [("grpo", {"frontier_prompts": 0}), ("grpo", {"coverage": 0.3}), ("dpo", {"coverage": 0.3, "frontier_prompts": 0}),
+     ("dpo", {"pairs": 0})],
+)  # fmt: skip
 def test_a_forced_method_without_material_does_not_train(method: str, change: dict[str, float]) -> None:
     decision = decide(AUTO.model_copy(update={"method": method}), **change)
     assert (decision.method, decision.forced) == ("none", True)
@@ -99,7 +103,8 @@ def test_a_forced_method_without_material_does_not_train(method: str, change: di
         ({"thumbs": 100}, "KTO: another 100 thumbs: about 5,000 more traces"),
         ({"thumbs": 400, "rarer_thumb": share(4, 400)}, "KTO: thumbs of the rarer kind"),
         ({"winners": 50}, "SFT: another 50 prompts whose fresh answers differ in score: about 5,000 more traces"),
-        (FEW_PROMPTS, "GRPO: more prompts: 2 are too few to tell, whatever their references"),
+        (ONE_LACKS, "GRPO: references for another 1 of the 4 prompts"),
+        (FEW_PROMPTS, "GRPO: more prompts: 3 are too few to tell, whatever their references"),
         ({}, "to DPO: it qualifies as well"),
     ],
 )
@@ -158,6 +163,7 @@ def test_forced_training_on_scores_needs_no_logged_label() -> None:
     assert decide(forced, **{**scored, "scored_prompts": 0}).method == "none"
     assert decide(forced, **{**scored, "frontier_prompts": 1}).method == "none", "then the labels are trained on"
     assert decide(**scored).method == "none", "never unforced"
+    assert decide(Selection(method="sft"), coverage=0.1, winners=300).method == "sft", "nor do winners"
 
 
 def test_figures_are_said_as_people_read_them() -> None:
@@ -202,7 +208,10 @@ def test_proposed_references_suffice_and_one_less_does_not(before: int, one: boo
 
 
 def test_only_methods_after_the_chosen_one_qualify_as_well() -> None:
-    assert not [each for each in decide(Selection(method="dpo")).would_change if each.startswith("to ")]
+    for change, titles in (({}, []), ({"pairs": 0}, ["to GRPO"])):
+        said = decide(Selection(method="dpo"), **change).would_change
+        assert [each.split(":")[0] for each in said if each.startswith("to ")] == titles
+    assert not [each for each in decide(pairs=10).would_change if each.startswith("to ")]
 
 
 selections = st.builds(

@@ -388,7 +388,7 @@ def test_the_best_checkpoint_beat_the_start(
 
 
 @pytest.mark.parametrize("kept", [{}, {"keeps_best": True}])
-def test_a_training_that_a_brake_ends_keeps_its_best_checkpoint(kept: dict[str, bool]) -> None:
+def test_a_training_that_a_brake_ends_keeps_its_best_checkpoint(kept: dict[str, Any]) -> None:
     watch = HealthMonitor(SETTINGS, answer_kl_stop=5.0, judged_by=SCORE, **kept)
     watch.keep(finding("solved", "PASS"))
     for step, score, far in ((0, 0.4, 0.0), (8, 0.6, 1.0), (16, 0.5, 6.0)):

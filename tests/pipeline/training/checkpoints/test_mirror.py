@@ -9,9 +9,10 @@ import boto3
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
+from pipeline.core.storage import Store
 from pipeline.training.checkpoints import MANIFEST
 from pipeline.training.checkpoints.manifest import Origin, read
-from pipeline.training.checkpoints.mirror import CLAIM, Mirror, MirrorPlace, place_of
+from pipeline.training.checkpoints.mirror import CLAIM, Mirror, MirrorPlace, place_of, places_of, remember
 
 from ....servers import unsteady
 from .conftest import FILES, HARMS, PLAN, STATE, WEIGHTS, Run, is_whole, trained
@@ -116,8 +117,12 @@ def test_upload_that_a_kill_left_out_happens_at_the_next_start(tmp_path: Path, u
     ("uri", "place"),
     [("s3://bucket/runs", "s3://bucket/runs"), ("file:///runs", "/runs"), ("runs", str(Path("runs").absolute()))],
 )
-def test_a_place_is_on_record_by_its_whole_address(uri: str, place: str) -> None:
-    assert place_of(uri, PLAN) == MirrorPlace(uri=place, folder=PLAN[:12])
+def test_a_place_is_on_record_once_by_its_whole_address(tmp_path: Path, uri: str, place: str) -> None:
+    store, other = Store(tmp_path), MirrorPlace(uri="/other", folder="f")
+    assert places_of(store, "i") == ()
+    for each in (other, place_of(uri, PLAN), other):
+        remember(store, "i", each)
+    assert places_of(store, "i") == (other, MirrorPlace(uri=place, folder=PLAN[:12]))
 
 
 @pytest.fixture
