@@ -213,7 +213,8 @@ def _look(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: flo
         blind = f"no metrics: {error}"
     slot = slot_of(ports.split, proposal.version.model)
     result, notes, step = None, list[str](), None
-    if metrics is not None and not blind:
+    if not blind:
+        assert metrics is not None, "None is unusable"
         result, notes = _counted(state, proposal, ports, metrics)
         evidence = result.evidence
     if proof := harm(evidence, policy, state.watch.unready + 1 if slot.down else 0):

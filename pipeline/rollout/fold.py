@@ -84,12 +84,12 @@ def _seen(state: RolloutState, event: RolloutEvent) -> StageWatch:
         if look is not None:
             until = max(watch.watched_until, look.window_end)
             change |= {"evidence": look.evidence, "tally": look.tally, "watched_until": until}
+            if not event.missed:
+                covered, judged = watch.covered_s + adds_s(state, look), max(watch.judged_until, look.judged_until)
+                change |= {"covered_s": covered, "judged_until": judged}
         elif not event.unread:
             until = max(watch.watched_until, event.at)
             change |= {"evidence": watch.evidence.skipped_to(until), "watched_until": until}
-        if look is not None and not event.missed:
-            covered, judged = watch.covered_s + adds_s(state, look), max(watch.judged_until, look.judged_until)
-            change |= {"covered_s": covered, "judged_until": judged}
     return watch.model_copy(update=change)
 
 

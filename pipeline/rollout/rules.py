@@ -274,7 +274,7 @@ def missing_sample(evidence: LiveEvidence, policy: RolloutPolicy, weight: int) -
         ("graded canary answers", evidence.canary.graded, wanted_graded(evidence, policy, weight)),
         ("canary requests", evidence.canary.requests, wanted_requests(evidence, policy, weight)),
         ("graded champion answers", evidence.champion.graded, MIN_GRADED if policy.gradable else 0),
-        ("champion requests", evidence.champion.requests, 0 if policy.gradable else MIN_GRADED),
+        ("champion requests", evidence.champion.requests, MIN_GRADED),
     ):
         if seen < wanted:
             return f"{seen:.0f} of {wanted} {what}"

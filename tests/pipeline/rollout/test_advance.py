@@ -29,6 +29,8 @@ MEASURED = Basis(quality=0.7, design_effect=1.0)
 def test_sample_size_is_that_of_the_design(weight, answers):
     assert sample_size(0.7, 0.03, weight) == answers
     assert wanted_graded(LiveEvidence(basis=MEASURED), POLICY, weight) == answers
+    twice = MEASURED.model_copy(update={"design_effect": 2.0})
+    assert wanted_graded(LiveEvidence(basis=twice), POLICY, weight) == sample_size(0.7, 0.03, weight, 2.0) > answers
 
 
 @given(st.floats(0.05, 0.95), st.floats(0.01, 0.2), st.integers(1, 95))
@@ -72,6 +74,8 @@ def test_where_nothing_can_be_graded_requests_are_awaited():
     assert missing_sample(evidence(arm(19_000, graded=0), arm(645, graded=0)), SILENT, 5) == ""
     assert missing_sample(evidence(arm(29, graded=0), arm(645, graded=0)), SILENT, 5) == "29 of 30 champion requests"
     assert wanted_requests(calm, POLICY, 5) == 0
+    limits = [SILENT.model_copy(update={"max_error_rate_ratio": limit}) for limit in (1.5, 1.0)]
+    assert [wanted_requests(calm, policy, 5) for policy in limits] == [2577, 64405]
     assert wanted_requests(calm, SET.model_copy(update={"gradable": False}), 5) == 50
 
 
@@ -128,8 +132,10 @@ def test_fewer_than_20_users_need_a_larger_weight():
 
 @pytest.mark.parametrize("name", ["champion", "canary"])
 def test_nothing_graded_in_an_arm_is_a_shortfall(name):
-    arms = {"champion": arm(1900), "canary": arm(1900), name: arm(1900, graded=29)}
-    assert f"the {name} has 29 graded answers" in non_inferiority_failure(LiveEvidence(**arms), POLICY)
+    for graded, few in ((29, True), (30, False)):
+        arms = {"champion": arm(1900), "canary": arm(1900), name: arm(1900, graded=graded)}
+        assert (f"the {name} has 29 graded" in non_inferiority_failure(LiveEvidence(**arms), POLICY)) is few
+        assert ("needed to compare" in non_inferiority_failure(LiveEvidence(**arms), POLICY)) is few
     assert non_inferiority_failure(LiveEvidence(**arms), SILENT) == ""
 
 

@@ -53,7 +53,7 @@ def test_three_unusable_looks_in_a_row_hold_at_the_same_weight(world, spoil):
     for _ in range(3):
         world.tick(200.0)
     assert (world.state.phase, world.weight(), world.state.watch.dwell_s) == (Phase.HELD, 5, 0.0)
-    assert world.state.watch.watched_until == world.now
+    assert (world.state.watch.watched_until, world.state.watch.evidence.canary.requests) == (world.now, 0)
     world.tick(200.0)
     assert world.state.phase is Phase.HELD
     world.metrics.spoil = lambda look: look

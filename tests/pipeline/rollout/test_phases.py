@@ -125,18 +125,25 @@ def test_a_slot_that_nobody_answers_from_is_left_without_blame(world):
     for replicas in (0, 1, 0):
         slot(world, **({} if replicas else {"served_digest": "", "replicas": 0}))
         world.tick(10.0)
-        assert world.state.phase is Phase.OBSERVING, "two looks in a row"
+        assert (world.state.phase, world.state.watch.unready) == (Phase.OBSERVING, 1 - replicas), "two looks in a row"
     world.tick(10.0)
     assert (world.state.phase, world.weight(), world.state.quarantine) == (Phase.ROLLING_BACK, 0, False)
 
 
-@pytest.mark.parametrize(("replicas", "blamed"), [(0, False), (1, True)])
-def test_errors_of_a_server_that_died_are_no_blame(world, replicas, blamed):
+@pytest.mark.parametrize(
+    ("replicas", "canary", "words", "blamed"),
+    [
+        (0, {"error_rate": 0.4}, "errors went from", False),
+        (1, {"error_rate": 0.4}, "errors went from", True),
+        (0, {"quality": 0.2}, "quality fell", True),
+    ],
+)
+def test_errors_of_a_server_that_died_are_no_blame(world, replicas, canary, words, blamed):
     world.observe()
     slot(world, served_digest="new" if replicas else "", replicas=replicas)
-    world.metrics.canary = {"error_rate": 0.4}
+    world.metrics.canary = canary
     world.tick(10.0)
-    assert "errors went from" in world.state.reason
+    assert words in world.state.reason
     assert (world.state.phase, world.state.quarantine) == (Phase.ROLLING_BACK, blamed)
 
 

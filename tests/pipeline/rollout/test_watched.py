@@ -57,7 +57,7 @@ def test_what_a_canary_does_counts_while_no_router_is_read(world, phase):
     world.router.read = blinded(OSError("away"))
     world.tick(50.0)
     assert (world.state.phase, world.state.watch.evidence.canary.requests) == (phase, 2000)
-    assert (world.state.watch.misses, read_events(world.store, NAME)[-1].missed) == (1, True)
+    assert (world.state.watch.misses, world.state.watch.covered_s) == (1, 0.0)
     assert "away" in read_events(world.store, NAME)[-1].reason
     epoch = world.state.epoch
     world.tick()
@@ -111,6 +111,7 @@ def test_a_tally_is_kept_by_look_and_removed_at_the_end(world):
         world.tick(50.0)
     folder = world.store.path("rollout", NAME, "tallies")
     assert [p.stem for p in folder.glob("*.json")] == [world.state.watch.tally]
+    assert world.state.watch.tally.startswith(f"{world.state.epoch:06}-")
     tally = read_tally(world.store, NAME, world.state.watch.tally)
     assert tally is not None and tally.canary[""].requests == 3 * 2000
     world.tick_until("promoted")
@@ -130,16 +131,12 @@ def test_evidence_that_cannot_be_added_to_starts_over(world, change):
     world.observe(dwell_s=(300.0, 0.0, 0.0))
     world.tick(50.0)
     before = world.state.watch
+    assert "tally" not in world.state.reason
     change(world, world.store.path("rollout", NAME, "tallies", f"{before.tally}.json"))
     world.tick(50.0)
     assert world.state.watch.evidence.canary.requests == 2000 and "tally is gone" in world.state.reason
     world.tick(50.0)
     assert world.state.watch.evidence.canary.requests == 4000, "only the change does"
-
-
-def shifting_to(world: World, stage: int) -> None:
-    while (world.state.phase, world.state.stage) != (Phase.SHIFTING, stage):
-        world.tick(50.0)
 
 
 @pytest.mark.parametrize(
@@ -169,8 +166,8 @@ def test_requests_that_others_may_have_answered_are_no_evidence(world, read, wor
 
 @pytest.mark.parametrize("weight", [0, 3, 5])
 def test_a_weight_lowered_while_it_rises_is_obeyed(world, weight):
-    world.propose("new")
-    shifting_to(world, 1)
+    world.observe()
+    world.tick_until("shifting")
     world.set_weight(weight)
     world.tick(50.0)
     assert (world.state.phase, world.weight()) == (Phase.HELD, weight)
@@ -260,7 +257,7 @@ def test_a_weight_in_the_same_stage_is_a_new_request(world):
     world.observe(dwell_s=(1e6, 1e6, 1e6))
     world.tick(50.0)
     state, events = world.state, read_events(world.store, NAME)
-    assert state.requested_epoch == state.epoch - 1, "a look asks for nothing"
+    assert (state.requested_epoch, state.watch.looks) == (state.epoch - 1, 1), "a look asks for nothing"
     with pytest.raises(AssertionError, match="event 2 follows 0"):
         fold(events[1:])
     event = step_event(state, 1e4, RolloutStep(phase=state.phase, stage=state.stage, reason="", weight=3))
