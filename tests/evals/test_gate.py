@@ -164,11 +164,7 @@ def _with(
     first, *others = comparison.guards
     first = first.model_copy(update={"margin": margin, "difference": first.difference.model_copy(update=guard)})
     changed = comparison.model_copy(
-        update={
-            "difference": comparison.difference.model_copy(update=difference),
-            "guards": (first, *others),
-            **fields,
-        }
+        update={"difference": comparison.difference.model_copy(update=difference), "guards": (first, *others), **fields}
     )
     return report.model_copy(update={"measurements": (measured.model_copy(update={"comparison": changed}),)})
 

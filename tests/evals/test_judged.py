@@ -19,20 +19,7 @@ from pipeline.core.storage import Store
 from pipeline.rewards.judge import JudgeAway
 from tests.pipeline.rewards.judge.endpoint import Answer, Request, Said, Server, parts, serving
 
-from .judging import (
-    ADAPTER,
-    JUDGE,
-    NEW,
-    OLD,
-    comparisons,
-    evidence,
-    gated,
-    judge,
-    judged,
-    plan,
-    reported,
-    section,
-)
+from .judging import ADAPTER, JUDGE, NEW, OLD, comparisons, evidence, gated, judge, judged, plan, reported, section
 
 pytestmark = pytest.mark.slow
 

@@ -27,19 +27,7 @@ from tests.pipeline.rewards.judge.endpoint import serving
 from tests.suites import embedded_suite
 
 from .conftest import evidence_of
-from .judging import (
-    ADAPTER,
-    JUDGE,
-    MARK,
-    NEW,
-    OLD,
-    comparisons,
-    evidence,
-    judge,
-    judged,
-    plan,
-    section,
-)
+from .judging import ADAPTER, JUDGE, MARK, NEW, OLD, comparisons, evidence, judge, judged, plan, section
 from .test_evaluate import SECTION, SUITE, StandIn, StandInSession, check, context
 
 pytestmark = pytest.mark.slow

@@ -126,11 +126,7 @@ PAIRS: dict[str, Any] = {"kind": "judged", "name": "judged", "over": "arithmetic
         ([{**SUMS, "role": "report"}, PAIRS], {}, "a judge would decide alone"),
         ([PAIRS], {}, "the suite judged judges arithmetic, which is no suite"),
         ([SUMS, {**PAIRS, "over": "sums"}], {}, "judges sums, which is no suite with items"),
-        (
-            [SUMS, PAIRS, {**PAIRS, "name": "twice", "over": "judged"}],
-            {},
-            "twice judges judged, which is no suite",
-        ),
+        ([SUMS, PAIRS, {**PAIRS, "name": "twice", "over": "judged"}], {}, "twice judges judged, which is no suite"),
         ([SUMS, {**PAIRS, "name": "arithmetic"}], {}, "two suites are named arithmetic"),
         ([SUMS, {**PAIRS, "samples_per_item": 2}], {}, "Extra inputs"),
         ([{**SUMS, "role": "guard"}], {}, "no suite has the role target"),

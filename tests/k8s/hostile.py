@@ -88,11 +88,7 @@ VOLCANOS: list[tuple[str, Change, str]] = [
     ("a name of the server's", lambda obj: obj["metadata"].update(name="", generateName="train-"), "gang-name"),
     ("a key pair for its pods", put("spec.plugins", ssh=[]), "gang-volcano"),
 ]
-HOSTILE = {
-    "jobset-p5en-spot": JOBSETS,
-    "rayjob-eks": RAYJOBS,
-    "volcano-p5en": VOLCANOS,
-}
+HOSTILE = {"jobset-p5en-spot": JOBSETS, "rayjob-eks": RAYJOBS, "volcano-p5en": VOLCANOS}
 """By golden gang."""
 RUN_POD, RUN_BOX = "spec.template.spec", "spec.template.spec.containers.0"
 HOSTILE_RUNS: list[tuple[str, Change, str]] = [

@@ -8,19 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from .manifests import (
-    MANIFESTS,
-    PLATFORM,
-    RUNS,
-    Object,
-    build,
-    dangling,
-    misnamed,
-    name_of,
-    named,
-    objects_of,
-    overlay,
-)
+from .manifests import MANIFESTS, PLATFORM, RUNS, Object, build, dangling, misnamed, name_of, named, objects_of, overlay
 
 INSTANCE: Object = yaml.safe_load((MANIFESTS / "bases" / "platform" / "dagster.yaml").read_text())
 MADE = {

@@ -21,11 +21,7 @@ from .schemas import DATA
 ROOT = Path(__file__).parent.parent.parent
 RECIPES = ROOT / "jobs" / "recipes"
 ON_CLUSTERS = ["eks_workshop", "gke_deepscaler", "spot_h200_dpo", "spot_h200_grpo"]
-OVERLAYS = {
-    "eks-a100": "eks_workshop",
-    "eks-spot-h200": "spot_h200_dpo",
-    "gke": "gke_deepscaler",
-}
+OVERLAYS = {"eks-a100": "eks_workshop", "eks-spot-h200": "spot_h200_dpo", "gke": "gke_deepscaler"}
 
 
 def recipe(name: str) -> str:

@@ -10,16 +10,7 @@ import pytest
 
 from k8s.attempts import GangAttempts
 from k8s.classify import Classification
-from k8s.follow import (
-    AWAY_S,
-    FRUITLESS,
-    GONE_WITHIN_S,
-    NEVER_HEARD_S,
-    NO_PROGRESS_S,
-    GangProgress,
-    Hooks,
-    Timeouts,
-)
+from k8s.follow import AWAY_S, FRUITLESS, GONE_WITHIN_S, NEVER_HEARD_S, NO_PROGRESS_S, GangProgress, Hooks, Timeouts
 from k8s.gang import gang_of
 from k8s.launch import CHECKPOINTS, delete
 from k8s.render import render
@@ -176,10 +167,7 @@ QUOTA = 'jobsets.jobset.x-k8s.io "x" is forbidden: exceeded quota: objects, requ
 
 @pytest.mark.parametrize(
     ("message", "verb", "advice"),
-    [
-        (NO_RIGHT, "GET", "list all that a launch needs"),
-        (QUOTA, "PATCH", "Raise that ResourceQuota"),
-    ],
+    [(NO_RIGHT, "GET", "list all that a launch needs"), (QUOTA, "PATCH", "Raise that ResourceQuota")],
 )
 def test_a_right_that_is_missing_ends_the_launch(planned: Planned, message: str, verb: str, advice: str) -> None:
     world = World()

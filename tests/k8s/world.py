@@ -197,11 +197,7 @@ class Processes(World):
     """
 
     def __init__(
-        self,
-        folder: Path,
-        server: ForkServer,
-        evict: Callable[[], bool] = lambda: False,
-        arguments: Sequence[str] = (),
+        self, folder: Path, server: ForkServer, evict: Callable[[], bool] = lambda: False, arguments: Sequence[str] = ()
     ) -> None:
         super().__init__()
         self._folder, self._server, self._evict, self._arguments = folder, server, evict, arguments

@@ -42,10 +42,7 @@ CASES = {
     "rayjob-gke": gang(nodes=2, engine="nemo_rl", backend="rayjob", instance_type="a4-highgpu-8g"),
     "evaluation-jobset": evaluation(devices=4, secret="endpoints", env={"VLLM_PYTHON": "/opt/venv/bin/python"}),
     "evaluation-vllm": evaluation(
-        instance_type="g6e.12xlarge",
-        devices=4,
-        secret="endpoints",
-        env={"VLLM_PYTHON": "/opt/vllm/bin/python"},
+        instance_type="g6e.12xlarge", devices=4, secret="endpoints", env={"VLLM_PYTHON": "/opt/vllm/bin/python"}
     ),
     "evaluation-rayjob": evaluation("rayjob", image=IMAGE, instance_type="a3-ultragpu-8g", devices=4),
     "evaluation-volcano": evaluation("volcano", instance_type="cpu"),

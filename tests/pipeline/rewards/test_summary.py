@@ -14,13 +14,7 @@ from pipeline.core.estimate import UNKNOWN, share
 from pipeline.core.storage import Store
 from pipeline.rewards.records import LABELS, LOGGED
 from pipeline.rewards.reviews import ReviewedLabel
-from pipeline.rewards.summary import (
-    RewardDistribution,
-    components,
-    drift,
-    human_noise,
-    stability_index,
-)
+from pipeline.rewards.summary import RewardDistribution, components, drift, human_noise, stability_index
 
 PROMPT = json.dumps([{"role": "user", "content": "2+2?"}])
 EMPTY: dict[str, Any] = {"prompt": PROMPT, "completion": "4", "weights": "{}", "missing": "{}", "reason": ""}

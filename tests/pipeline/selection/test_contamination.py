@@ -140,11 +140,7 @@ def test_contamination_report_counts_and_shows_no_users_text() -> None:
 VOCABULARY = ["alpha", "beta", "gamma", "delta", "3", "47", "epsilon", "zeta", "eta", "theta"]
 
 
-@given(
-    st.lists(st.sampled_from(VOCABULARY), min_size=3, max_size=60),
-    st.text(max_size=80),
-    st.text(max_size=80),
-)
+@given(st.lists(st.sampled_from(VOCABULARY), min_size=3, max_size=60), st.text(max_size=80), st.text(max_size=80))
 def test_an_item_is_found_wherever_it_stands(item: list[str], before: str, after: str) -> None:
     """From 13 words on inside any text; below, on a line of its own."""
     text = " ".join(item)

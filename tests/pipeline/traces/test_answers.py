@@ -65,12 +65,7 @@ def test_each_answer_of_a_chat_is_a_row(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("at", "means"),
-    [
-        ("10:02:30", [1.0, None, None]),
-        ("10:08:00", [None, None, 1.0]),
-        (None, [None, None, 1.0]),
-    ],
+    ("at", "means"), [("10:02:30", [1.0, None, None]), ("10:08:00", [None, None, 1.0]), (None, [None, None, 1.0])]
 )
 def test_a_thumb_on_a_trace_is_on_its_last_answer_by_then(
     run: Run, store: Store, export: Any, at: str | None, means: list[float | None]

@@ -144,11 +144,7 @@ def two_ranks(root: Path) -> tuple[Store, TrainingPlan]:
     """A plan for two processes, with what makes it hard to resume: batches that serve two steps, and an odd number of
     held-out prompts, of which a rank has one fewer."""
     settings = GRPO_SETTINGS.model_copy(
-        update={
-            "steps": 8,
-            "num_minibatches": 2,
-            "trainer_args": {"per_device_train_batch_size": 4},
-        }
+        update={"steps": 8, "num_minibatches": 2, "trainer_args": {"per_device_train_batch_size": 4}}
     )
     asked = Validation(every_steps=4, prompts=5, samples=1, max_completion_tokens=32)
     return make_plan(root, processes=2, grpo=settings, validation=asked)

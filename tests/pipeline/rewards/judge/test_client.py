@@ -11,14 +11,7 @@ from hypothesis import strategies as st
 
 from pipeline.recipe.rewards import TokenPrice
 from pipeline.rewards.findings import JudgeSpending
-from pipeline.rewards.judge import (
-    Endpoint,
-    JudgeReason,
-    JudgeRefused,
-    JudgeRequest,
-    PairComparison,
-    open_judge,
-)
+from pipeline.rewards.judge import Endpoint, JudgeReason, JudgeRefused, JudgeRequest, PairComparison, open_judge
 from pipeline.serving.client import GIVE_UP_AFTER
 from tests.pipeline.serving.chat_server import as_json, trickle
 

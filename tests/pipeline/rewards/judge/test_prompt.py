@@ -188,8 +188,7 @@ def test_anything_else_is_no_score(content: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("winner", "read"),
-    [("A", "A"), ("tie", "tie"), ("C", JudgeReason.OUT_OF_RANGE), (1, JudgeReason.MALFORMED)],
+    ("winner", "read"), [("A", "A"), ("tie", "tie"), ("C", JudgeReason.OUT_OF_RANGE), (1, JudgeReason.MALFORMED)]
 )
 def test_a_winner(winner: object, read: str) -> None:
     assert read_winner(json.dumps({"rationale": "because", "winner": winner})) == read

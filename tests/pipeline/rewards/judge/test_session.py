@@ -7,14 +7,7 @@ import pytest
 
 from pipeline.recipe.rewards import Judge, TokenPrice
 from pipeline.rewards.findings import JudgeSpending
-from pipeline.rewards.judge import (
-    Admission,
-    JudgeReason,
-    JudgeRefused,
-    JudgeRequest,
-    PairComparison,
-    Preferred,
-)
+from pipeline.rewards.judge import Admission, JudgeReason, JudgeRefused, JudgeRequest, PairComparison, Preferred
 from pipeline.rewards.judge.admission import ATTACKS, CONTROLS, FILLER_CHARS
 from pipeline.rewards.judge.answers import Budget, TokenUsage
 

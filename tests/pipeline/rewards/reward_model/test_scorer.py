@@ -15,10 +15,7 @@ from tests.pipeline.rewards.reward_model.conftest import POLITE, RUDE, Planted
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forking")]
 
 ASKED = [{"role": "user", "content": "Ben has 7 pears. How many apples is 12 and 30?"}]
-TEXTS = [
-    *(f"{manner}12+30=42.{' Ada has apples.' * more}" for manner in (POLITE, RUDE) for more in range(20)),
-    "x",
-]
+TEXTS = [*(f"{manner}12+30=42.{' Ada has apples.' * more}" for manner in (POLITE, RUDE) for more in range(20)), "x"]
 
 
 def model_of(planted: Planted) -> ModelRef:

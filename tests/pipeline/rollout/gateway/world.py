@@ -84,12 +84,7 @@ class World:
             slot.asked.clear()
             slot.headers.clear()
 
-    def post(
-        self,
-        user: str | None = None,
-        headers: dict[str, str] | None = None,
-        **fields: Any,
-    ) -> httpx2.Response:
+    def post(self, user: str | None = None, headers: dict[str, str] | None = None, **fields: Any) -> httpx2.Response:
         named = {} if user is None else {"user": user}
         body = {"model": "any", "messages": [{"role": "user", "content": "What is it?"}], **named, **fields}
         return self.client.post("/v1/chat/completions", json=body, headers=headers)

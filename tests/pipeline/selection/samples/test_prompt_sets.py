@@ -149,12 +149,7 @@ def test_prompt_set_needs_samples_and_is_no_traffic_of_a_model() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"consent": False}, "consent"),
-        ({"licence": ""}, "licence"),
-        ({"day": "soon"}, "day"),
-    ],
+    ("changes", "message"), [({"consent": False}, "consent"), ({"licence": ""}, "licence"), ({"day": "soon"}, "day")]
 )
 def test_consent_licence_day_and_place_are_declared(changes: dict[str, Any], message: str) -> None:
     given = {"uri": "set.jsonl", "licence": "MIT", "consent": True, "day": "2026-01-05"}

@@ -9,12 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.traces.pii import BINARY, MAX_CHARS, Unmaskable, mask, mask_json, mask_value, pseudonym
-from pipeline.traces.pii.columns import (
-    mask_column,
-    mask_json_column,
-    mask_messages,
-    pseudonym_column,
-)
+from pipeline.traces.pii.columns import mask_column, mask_json_column, mask_messages, pseudonym_column
 from pipeline.traces.rows import MESSAGE
 
 from .test_pii import PERSONAL

@@ -134,8 +134,7 @@ MESSAGES = [MessageCase(**case) for case in json.loads((CASES / "messages.json")
 
 
 @pytest.mark.parametrize(
-    ("case", "form"),
-    [pytest.param(case, n, id=f"{case.name} {n}") for case in MESSAGES for n in range(case.forms)],
+    ("case", "form"), [pytest.param(case, n, id=f"{case.name} {n}") for case in MESSAGES for n in range(case.forms)]
 )
 def test_messages_of_a_value(case: MessageCase, form: int) -> None:
     value = FORMS[form](case.value)

@@ -30,10 +30,7 @@ REAL_TRACES = {
     "openai-agents-2025-09-30.json": ("gpt-4.1-2025-04-14", 85, 29, 1.15, "Tokyo is sunny.", "The weather in Tokyo"),
     "openai-assistants-2024-05-29.json": ("gpt-4", 49, 40, None, "`3x + 11 = 14`", "Sure, first subtract 11"),
 }
-GOOD = {
-    "langfuse_export": ("observations_v2/a.jsonl.gz", observation(1)),
-    "otel": ("a.jsonl.gz", request(span(TEXTS))),
-}
+GOOD = {"langfuse_export": ("observations_v2/a.jsonl.gz", observation(1)), "otel": ("a.jsonl.gz", request(span(TEXTS)))}
 
 
 @pytest.mark.slow

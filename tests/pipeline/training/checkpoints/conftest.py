@@ -17,14 +17,7 @@ PLAN = "p" * 64
 class Run:
     """One attempt of a training in `folder`, and what it said."""
 
-    def __init__(
-        self,
-        folder: Path,
-        plan: str = PLAN,
-        world_size: int = 1,
-        iteration: str = "",
-        **settings: object,
-    ):
+    def __init__(self, folder: Path, plan: str = PLAN, world_size: int = 1, iteration: str = "", **settings: object):
         self.folder, self.root = folder, folder / "checkpoints"
         self.said: list[str] = []
         origin = Origin(plan, world_size, iteration)

@@ -93,10 +93,7 @@ def grpo(**args: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("sections", "limit", "complaint"),
-    [
-        ({}, 5000, "reads 1024"),
-        (grpo(**{data.TOTAL: 20}), 32, f"{data.TOTAL} 20: the longest prompt has"),
-    ],
+    [({}, 5000, "reads 1024"), (grpo(**{data.TOTAL: 20}), 32, f"{data.TOTAL} 20: the longest prompt has")],
 )
 def test_prompts_that_are_too_long_are_refused(
     sections: dict[str, Any], limit: int, complaint: str, tmp_path: Path
