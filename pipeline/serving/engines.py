@@ -13,11 +13,11 @@ from typing import NamedTuple
 from pipeline.core.model_files import header, weight_files
 from pipeline.recipe.serving import AnyServing, EndpointServing, VllmServing
 from pipeline.serving.endpoint import ServingAddresses, check_endpoint
-from pipeline.serving.inference import InferenceEngine
+from pipeline.serving.inference import InferenceEngine, served_dtype
 from pipeline.serving.transformers_engine import TransformersEngine
 
 CGROUP = Path("/sys/fs/cgroup/memory.max")
-SAVED_BYTES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "I8": 1, "U8": 1}
+BYTES = {"float32": 4, "bfloat16": 2}
 
 
 @contextmanager
@@ -93,7 +93,7 @@ def too_large(serving: AnyServing, folder: str | Path, machine: Machine) -> str:
     """Why the weights in `folder`, or those of a model trained on top of them, do not fit; "" where they may."""
     if isinstance(serving, EndpointServing) or not Path(folder).is_dir():
         return ""  # its own machine; the absence is for the preflight to name
-    weights = weight_bytes(serving, Path(folder), on_device=bool(machine.devices))
+    weights = weight_bytes(Path(folder), on_gpu=bool(machine.devices))
     if not machine.devices:
         return _over(weights, machine.memory, "of memory that this machine has for it")
     if isinstance(serving, VllmServing):
@@ -105,12 +105,10 @@ def too_large(serving: AnyServing, folder: str | Path, machine: Machine) -> str:
     return _over(weights, machine.devices[0], "that the first device has")
 
 
-def weight_bytes(serving: AnyServing, folder: Path, on_device: bool) -> int:
-    """Bytes of the weights as the engine loads them."""
-    tensors = [tensor for file in weight_files(folder) for tensor in header(file).values()]
-    if isinstance(serving, VllmServing):
-        return sum(prod(shape) * SAVED_BYTES.get(dtype, 2) for dtype, shape in tensors)
-    return sum(prod(shape) for _, shape in tensors) * (2 if on_device else 4)  # pipeline.serving.loaded.precision
+def weight_bytes(folder: Path, on_gpu: bool) -> int:
+    """Bytes of the weights as an engine loads them."""
+    shapes = [shape for file in weight_files(folder) for _, shape in header(file).values()]
+    return sum(map(prod, shapes)) * BYTES[served_dtype(on_gpu)]
 
 
 def _over(weights: int, room: int, whose: str) -> str:

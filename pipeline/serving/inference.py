@@ -83,6 +83,11 @@ class Decoding(Record):
     """Whether the engine promises the same answer to the same seed in any batch."""
 
 
+def served_dtype(on_gpu: bool) -> str:
+    """What both arms are served in, whatever each one's weights were saved in."""
+    return "bfloat16" if on_gpu else "float32"
+
+
 def beyond_context(messages: Messages, tokens: int, limit: int, context: int | None) -> str:
     """Why a prompt of so many tokens leaves no room for an answer of `limit`; "" where it does, or nothing is known."""
     if context is None or tokens + limit <= context:

@@ -27,6 +27,7 @@ from pipeline.serving.inference import (
     Messages,
     Sampling,
     beyond_context,
+    served_dtype,
     unanswerable,
 )
 
@@ -67,11 +68,6 @@ def use_stop_ids_only(model: Any, stops: tuple[int, ...], tokenizer: Any) -> Non
     model.generation_config = settings(stops, tokenizer)
 
 
-def precision() -> torch.dtype:
-    """What every arm is served in here, whatever its weights were saved in."""
-    return torch.bfloat16 if torch.cuda.is_available() else torch.float32
-
-
 def decoding_of(folder: str, tokenizer: Any, stops: tuple[int, ...]) -> Decoding:
     """What decides this process's answers; needs no weights."""
     vocabulary = tokenizer.batch_decode([[id] for id in range(len(tokenizer))], skip_special_tokens=True)
@@ -79,7 +75,7 @@ def decoding_of(folder: str, tokenizer: Any, stops: tuple[int, ...]) -> Decoding
         engine="transformers",
         version=f"{transformers.__version__}, torch {torch.__version__}",
         device=torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-        dtype=str(precision()).removeprefix("torch."),
+        dtype=served_dtype(torch.cuda.is_available()),
         stop_ids=stops,
         context=context_length(folder),
         tokens_digest=digest_json([[token_ids(tokenizer, probe) for probe in PROBES], vocabulary]),
@@ -112,7 +108,7 @@ class LoadedModel:
     def model(self) -> Any:
         # cuDNN's attention sums a long key in another order each time, and plans again for each length.
         torch.backends.cuda.enable_cudnn_sdp(False)
-        model: Any = transformers.AutoModelForCausalLM.from_pretrained(self.folder, dtype=precision())
+        model: Any = transformers.AutoModelForCausalLM.from_pretrained(self.folder, dtype=self.decoding.dtype)
         model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
         use_stop_ids_only(model, self.stops, self.tokenizer)
         return model

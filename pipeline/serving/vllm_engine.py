@@ -1,5 +1,5 @@
-"""vLLM as a server that the step starts and ends, in the environment that VLLM_PYTHON names. Stop ids and context are
-the default engine's; the precision is that of the saved weights (vLLM's `auto` makes float16 of float32)."""
+"""vLLM as a server that the step starts and ends, in the environment that VLLM_PYTHON names. Stop ids, context
+and precision are the default engine's: vLLM's `auto` asks each folder, and the arms may have been saved in two."""
 
 import json
 import secrets
@@ -16,7 +16,7 @@ from pipeline.recipe.serving import TransformersServing, VllmServing
 from pipeline.serving.chat import ChatClient, ChatSession, ServedModel
 from pipeline.serving.client import AskingLoop, open_asking_loop
 from pipeline.serving.endpoint import Endpoint
-from pipeline.serving.inference import Answer, AnswerRequest, Decoding, Sampling
+from pipeline.serving.inference import Answer, AnswerRequest, Decoding, Sampling, served_dtype
 from pipeline.serving.server_process import ServerProcess, held_port, server_process
 from pipeline.serving.transformers_engine import TransformersEngine
 
@@ -39,6 +39,7 @@ class VllmInstallation(NamedTuple):
 
     torch: str
     device: str
+    dtype: str
     batch_invariant: bool
 
 
@@ -87,7 +88,7 @@ class VllmEngine:
             served = ServedModel(endpoint, arm, "evaluation.serving")
             client = ChatClient(served, self._settings, {"stop_token_ids": list(folder_decoding.stop_ids)})
             with open_asking_loop(client, self._settings.in_flight) as loop:
-                decoding = self._decoding(loop, model, folder_decoding)
+                decoding = self._decoding(loop, folder_decoding)
                 yield VllmSession(loop, decoding, self._log, process, self._settings.tool_call_parser)
 
     @contextmanager
@@ -99,7 +100,7 @@ class VllmEngine:
             command = [str(self._python.absolute()), "-m", "vllm.entrypoints.openai.api_server"]
             command += ["--host", "127.0.0.1", "--port", str(port), "--model", str(Path(model.uri).absolute())]
             command += ["--served-model-name", name, "--generation-config", "vllm", "--seed", "0"]
-            command += ["--dtype", _saved_dtype(model), "--tensor-parallel-size", str(settings.tensor_parallel)]
+            command += ["--dtype", self._installation.dtype, "--tensor-parallel-size", str(settings.tensor_parallel)]
             command += ["--gpu-memory-utilization", str(settings.memory_share), "--enable-prefix-caching"]
             if settings.max_model_len:
                 command += ["--max-model-len", str(settings.max_model_len)]
@@ -119,7 +120,7 @@ class VllmEngine:
                 process.await_health(f"{root}/health", settings.start_timeout_s)
                 yield process, Endpoint(f"{root}/v1", key)
 
-    def _decoding(self, loop: AskingLoop[ChatClient], model: ModelRef, folder: Decoding) -> Decoding:
+    def _decoding(self, loop: AskingLoop[ChatClient], folder: Decoding) -> Decoding:
         (version,) = loop.all([None], lambda _: loop.client.version(), None)
         parallel, parser = self._settings.tensor_parallel, self._settings.tool_call_parser
         stated = [version, f"torch {self._installation.torch}", f"tensor parallel {parallel}" if parallel > 1 else ""]
@@ -128,7 +129,7 @@ class VllmEngine:
             engine="vllm",
             version=", ".join(filter(None, stated)),
             device=self._installation.device,
-            dtype=_saved_dtype(model),
+            dtype=self._installation.dtype,
             stop_ids=folder.stop_ids,
             context=self._settings.max_model_len or folder.context,
             tokens_digest=folder.tokens_digest,
@@ -145,15 +146,9 @@ class VllmEngine:
                 f"{self._python} does not have vLLM ({reason[0]}). Set VLLM_PYTHON to the Python of an environment "
                 "that has it."
             )
-        return VllmInstallation(stated["torch"], stated["device"], tuple(stated["capability"]) >= BATCH_INVARIANT_FROM)
-
-
-def _saved_dtype(model: ModelRef) -> str:
-    """Precision that the weights were saved in."""
-    config: dict[str, Any] = json.loads((Path(model.uri) / "config.json").read_text())
-    texts = config.get("text_config", {})
-    saved = [config.get("dtype"), config.get("torch_dtype"), texts.get("dtype"), texts.get("torch_dtype")]
-    return next(filter(None, saved), "auto")
+        device, capability = stated["device"], tuple(stated["capability"])
+        dtype = served_dtype(on_gpu=device != "cpu")
+        return VllmInstallation(stated["torch"], device, dtype, capability >= BATCH_INVARIANT_FROM)
 
 
 def refuse_unparsed(parser: str, conversations: Iterable[Sequence[Mapping[str, Any]]]) -> None:

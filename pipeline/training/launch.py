@@ -7,7 +7,10 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterable
+from importlib.metadata import distributions, requires
 from threading import Timer
+
+from packaging.requirements import Requirement
 
 from pipeline.core import layout
 from pipeline.core.processes import Child
@@ -93,10 +96,9 @@ def training_faults(recipe: Recipe, methods: Iterable[Method]) -> list[str]:
     if training.distribution.strategy.startswith("zero"):
         needed["deepspeed"] = "training.distribution.strategy to fsdp2"
     missing = [
-        f"training: this environment lacks {package}. Install preference-tuning[gpu] on a machine with a GPU, or set "
-        f"{instead}."
+        f"training: {fault}. Install preference-tuning[gpu] on a machine with a GPU, or set {instead}."
         for package, instead in needed.items()
-        if not _is_installed(package)
+        if (fault := _package_fault(package))
     ]
     if "deepspeed" in needed and training.distribution.cpu_offload and shutil.which(COMPILER) is None:
         missing.append(
@@ -110,6 +112,17 @@ def possible_methods(recipe: Recipe) -> list[AnyMethod]:
     """Those that may be trained: the recipe's one, or whichever the evidence will choose."""
     by_name, chosen = recipe.training.by_name(), recipe.selection.method
     return list(by_name.values()) if chosen == "auto" else [by_name[chosen]]
+
+
+def _package_fault(package: str) -> str:
+    """That a package is absent, or of a version that TRL's own metadata rules out; "" where neither holds."""
+    if not _is_installed(package):
+        return f"this environment lacks {package}"
+    taken = [named.specifier for named in map(Requirement, requires("trl") or []) if named.name == package]
+    for found in distributions(name=package):
+        if not all(found.version in versions for versions in taken):
+            return f"this environment has {package} {found.version}, and TRL takes {' and '.join(map(str, taken))}"
+    return ""
 
 
 def _is_installed(package: str) -> bool:

@@ -4,6 +4,7 @@ import yaml
 
 from pipeline.core.storage import ModelRef
 from pipeline.recipe.rollout import HttpRouteTraffic
+from pipeline.serving.inference import served_dtype
 
 from .manifests import build, named
 from .slotted import SlottedCluster, split
@@ -41,5 +42,6 @@ def test_the_slots_differ_by_their_weights_alone() -> None:
     a, b = (named(build("serving"), "Deployment", name) for name in ("slot-a", "slot-b"))
     assert yaml.safe_load(yaml.safe_dump(b).replace("slot-b", "slot-a")) == a
     (server,) = a["spec"]["template"]["spec"]["containers"]
+    assert f"--dtype={served_dtype(on_gpu=True)}" in server["args"], "as the gate measured them"
     place = server["args"].index("--served-model-name")
     assert server["args"][place + 1 : place + 3] == ["$(SERVED_MODEL_NAME)", "$(MODEL_NAME)"]

@@ -96,7 +96,8 @@ def folder(tmp_path: Path) -> Path:
         (VllmServing(), Machine(8 * GB, (17 * GB,)), "over the 15.3 GB that each of 1 devices has"),
         (VllmServing(tensor_parallel=2), Machine(8 * GB, (10 * GB, 10 * GB)), ""),
         (VllmServing(tensor_parallel=2), Machine(8 * GB, (80 * GB,)), "tensor_parallel is 2, and there are 1 devices"),
-        (VllmServing(), Machine(17 * GB, ()), ""),
+        (VllmServing(), Machine(33 * GB, ()), ""),
+        (VllmServing(), Machine(31 * GB, ()), "take 32.0 GB where they are evaluated, over the 31.0 GB of"),
         (EndpointServing(champion="a", candidate="b"), Machine(0, ()), ""),
     ],
 )

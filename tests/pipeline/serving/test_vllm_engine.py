@@ -141,12 +141,17 @@ def test_the_server_wants_its_key(engine: VllmEngine, champion: InferenceSession
 
 
 def test_a_killed_server_ends_in_words_and_leaves_no_process(python: Path, tmp_path: Path) -> None:
-    """Its model ends answers at a token that only generation_config.json names, as it does in transformers."""
+    """Its model ends answers at a token that only generation_config.json names, as it does in transformers, and is
+    served in the precision of the other arm, which it was not saved in."""
     folder = tmp_path / "model"
     shutil.copytree(MODEL_DIR, folder)
     tokens = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
-    path = folder / "generation_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token_id": [3, tokens["="]], "top_k": 1}))
+    for name, changed in (
+        ("generation_config.json", {"eos_token_id": [3, tokens["="]], "top_k": 1}),
+        ("config.json", {"dtype": "bfloat16"}),
+    ):
+        path = folder / name
+        path.write_text(json.dumps(json.loads(path.read_text()) | changed))
     killed: list[int] = []
 
     def kill(answer: Answer) -> None:
@@ -159,7 +164,9 @@ def test_a_killed_server_ends_in_words_and_leaves_no_process(python: Path, tmp_p
     with ExitStack() as stack:
         session = stack.enter_context(engine.open("champion", model_ref(folder)))
         stopped = texts(session, DRAWN)
-        assert session.decoding.stop_ids == (3, tokens["="])
+        assert (session.decoding.stop_ids, session.decoding.dtype) == ((3, tokens["="]), "float32")
+        arguments = Path(f"/proc/{server_in(tmp_path / 'vllm')}/cmdline").read_bytes()
+        assert b"--dtype\0float32\0" in arguments
         assert not [text for text in stopped if "=" in text] and len(set(stopped)) > 20
         with pytest.raises(RuntimeError, match=r"vLLM (stopped answering|ended while it was asked).*last lines"):
             session.answer(REQUESTS * 4, DRAWN, kill)
