@@ -176,58 +176,12 @@ def prometheus(folder: Path, samples: str = "", config: str = "") -> Generator[s
                 server.kill()
 
 
-@contextmanager
-def openai_server(command: list[str], port: int, log: Path, **environment: str) -> Generator[str]:
-    """The root of the server's API, once it is healthy; the server's process group ends with the block."""
-    quiet = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "OMP_NUM_THREADS": "1"}
-    environment = {**os.environ, **quiet, **environment}
-    with (
-        log.open("wb") as stream,
-        subprocess.Popen(
-            command,
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            start_new_session=True,
-        ) as server,
-    ):
-        try:
-            deadline = time.monotonic() + STARTS_WITHIN_S
-            while not _is_healthy(port):
-                assert server.poll() is None and time.monotonic() < deadline, log.read_text()[-3000:]
-                time.sleep(0.2)
-            yield f"http://127.0.0.1:{port}/v1"
-        finally:
-            server.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                server.wait(30)
-            with suppress(ProcessLookupError):
-                os.killpg(server.pid, signal.SIGKILL)  # an engine that outlived its server
-
-
 def vllm_python() -> Path:
     """Skips the test where neither VLLM_PYTHON nor `make test-vllm` names an environment that has vLLM."""
     python = Path(os.environ.get("VLLM_PYTHON", VLLM_PYTHON))
     if not python.exists():
         pytest.skip(f"no vLLM at {python} (make test-vllm, or set VLLM_PYTHON to the Python of an environment with it)")
     return python
-
-
-@contextmanager
-def vllm_server(model: Path, name: str, folder: Path, *arguments: str, **environment: str) -> Generator[str]:
-    """vLLM's API of `model` on this CPU, under `name`, with its log in `folder`. Skips as `vllm_python` does."""
-    python = vllm_python()
-    environment = VLLM_ON_CPU | environment
-    with held_port() as held:
-        port = held.getsockname()[1]
-        command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", str(port)]
-        command += ["--model", str(model), "--served-model-name", name, "--enforce-eager", *arguments]
-        with openai_server(command, port, folder / "log", **environment) as url:
-            yield url
-
-
-def _is_healthy(port: int) -> bool:
-    return _is_ready(f"http://127.0.0.1:{port}/health")
 
 
 def _is_ready(url: str) -> bool:
