@@ -27,7 +27,7 @@ from ...servers import VLLM_ON_CPU, vllm_python
 
 pytestmark = [pytest.mark.slow, pytest.mark.vllm]
 ROOT = Path(__file__).parents[3]
-SERVING = VllmServing(in_flight=16, start_timeout_s=240)
+SERVING = VllmServing(in_flight=16, start_timeout_s=540)
 REQUESTS = [
     AnswerRequest(key=str(n), messages=[{"role": "user", "content": p.prompt}], seed=answer_seed(0, str(n), 0))
     for n, p in enumerate(problems(7, "heldout", 48))
@@ -39,7 +39,7 @@ from pathlib import Path
 from pipeline.recipe.serving import VllmServing
 from pipeline.serving.vllm_engine import VllmEngine
 from pipeline.core.storage import model_ref
-engine = VllmEngine(VllmServing(start_timeout_s=240), Path(sys.argv[1]), Path(sys.argv[2]), print)
+engine = VllmEngine(VllmServing(start_timeout_s=540), Path(sys.argv[1]), Path(sys.argv[2]), print)
 with engine.open("champion", model_ref(sys.argv[3])):
     print("open", flush=True)
     time.sleep(600)
@@ -106,10 +106,20 @@ def test_one_answer_for_one_seed_at_1_and_16_in_flight(champion: InferenceSessio
     assert sum(a != b for a, b in zip(texts(champion, DRAWN, others), together, strict=True)) > 5
 
 
-@pytest.mark.parametrize("sampling", [DRAWN, GREEDY], ids=["drawn", "likeliest"])
-def test_answers_are_those_of_transformers(champion: InferenceSession, sampling: Sampling) -> None:
-    """On a CPU to the token, drawn ones too: both divide the probabilities by exponential numbers of the same seed."""
-    assert differ(answered(champion, sampling), by_transformers(model_ref(MODEL_DIR), sampling)) <= 1, "no near tie"
+def test_likeliest_answers_are_those_of_transformers(champion: InferenceSession) -> None:
+    assert differ(answered(champion, GREEDY), by_transformers(model_ref(MODEL_DIR), GREEDY)) <= 1, "no near tie"
+
+
+@pytest.mark.parametrize("temperature", [1.0, 2.0])
+def test_draws_leave_the_likeliest_as_often_as_in_transformers(champion: InferenceSession, temperature: float) -> None:
+    """On a CPU vLLM draws by random numbers of its own, so the texts differ; 48 answers have a deviation of 3.5."""
+    sampling = DRAWN.model_copy(update={"temperature": temperature})
+
+    def moved(session: InferenceSession) -> int:
+        return sum(a != b for a, b in zip(texts(session, GREEDY), texts(session, sampling), strict=True))
+
+    with TransformersEngine(TransformersServing(), print).open("champion", model_ref(MODEL_DIR)) as session:
+        assert abs(moved(champion) - moved(session)) <= 10
 
 
 def test_what_decides_is_on_record(champion: InferenceSession) -> None:
