@@ -1,6 +1,7 @@
 """A deployment before a run is made of it: what the environment lacks, and what `pipeline.traces.preflight` finds."""
 
 from collections.abc import Container
+from pathlib import Path
 
 import dagster as dg
 
@@ -11,6 +12,7 @@ from evals.freezing import suite_faults
 from k8s.client import connect
 from k8s.launch import recipe_refusals
 from pipeline.demo.desk.judges import is_desk_judge
+from pipeline.models.check import check_base, of_level
 from pipeline.traces.preflight import preflight
 from pipeline.traces.sources.protocol import Address
 
@@ -21,10 +23,9 @@ def launch_faults(deployment: Deployment) -> list[str]:
     """Why a launch now could not go well, one line each; empty when nothing speaks against it.
 
     Takes a second or two and writes nothing, but a base model that has to be fetched. A recipe that does not resolve is
-    the only fault that it then finds.
-    """
+    then the only fault."""
     try:
-        recipe = deployment.recipe()
+        deployment.recipe()
     except ValueError as error:
         return str(error).splitlines()
     if lacks := address_faults():  # an error of what is asked next could show it
@@ -34,7 +35,7 @@ def launch_faults(deployment: Deployment) -> list[str]:
         recipe = deployment.recipe()
     except ValueError as error:
         return str(error).splitlines()
-    address, warehouse = None, ""
+    address = warehouse = None
     try:
         address = Address(recipe.traces.source, deployment.source_uri())
     except ValueError as error:
@@ -53,7 +54,7 @@ def launch_faults(deployment: Deployment) -> list[str]:
             connect(environment().kubeconfig)
         except ValueError as error:
             lacks.append(f"compute.kubernetes: {error}")
-    return [*lacks, *preflight(recipe, address, warehouse)]
+    return [*lacks, *preflight(recipe, address, warehouse or "")]
 
 
 def later_faults(deployment: Deployment, stages: Container[str] = LATER) -> list[str]:
@@ -70,8 +71,12 @@ def later_faults(deployment: Deployment, stages: Container[str] = LATER) -> list
 
 
 def refuse_later_faults(context: dg.AssetExecutionContext, deployment: Deployment) -> None:
-    """Raises ValueError with the `later_faults` of the stages that this run goes on to, one line each: a run that no
-    person typed was not checked before."""
+    """Raises ValueError with the base model's errors and the `later_faults` of the stages that this run goes on to, one
+    line each: a run that no person typed was not checked before."""
     selected = {node.name for node in context.op_execution_context.job_def.nodes}
-    if faults := later_faults(deployment, selected):
+    base = Path(deployment.champion().model.uri)
+    found = check_base(base, deployment.recipe().training.lora) if TRAINS in selected else []
+    for text in of_level(found, "warning"):
+        context.log.warning(text)
+    if faults := of_level(found, "error") + later_faults(deployment, selected):
         raise ValueError("\n".join([*faults, "Nothing was read yet. To check again: pt validate"]))

@@ -50,8 +50,8 @@ class Family(NamedTuple):
     """Changes the folder, as those do who have the habit."""
 
 
-def build(name: str, folder: Path) -> Path:
-    """The model of that name, in a new folder; the same bytes each time."""
+def build(name: str, folder: Path, steps: int = STEPS) -> Path:
+    """The model of that name, in a new folder; the same bytes each time. After few steps its answers are noise."""
     family = FAMILIES[name]
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -64,7 +64,7 @@ def build(name: str, folder: Path) -> Path:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = family.architecture(config).float()
-        _fit(model, folder, tokenizer.token_to_id(family.end))
+        _fit(model, folder, tokenizer.token_to_id(family.end), steps)
     torch.set_num_threads(threads)
     model = model.to(family.dtype)
     model.config.dtype = family.dtype
@@ -84,7 +84,7 @@ def _with_ids(tokenizer: Tokenizer, settings: dict[str, Any]) -> dict[str, Any]:
     return {key: ids(value) if "_token_i" in key else value for key, value in settings.items()}
 
 
-def _fit(model: Any, folder: Path, end: int) -> None:
+def _fit(model: Any, folder: Path, end: int, steps: int) -> None:
     """Nearly half the answers are wrong, so that samples of a prompt differ."""
     tokenizer: Any = hf.AutoTokenizer.from_pretrained(folder)
     numbers, errors = random.Random(0), random.Random(0)
@@ -101,7 +101,7 @@ def _fit(model: Any, folder: Path, end: int) -> None:
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
     model.eval()
-    for step in range(STEPS):
+    for step in range(steps):
         rows = [row() for _ in range(BATCH)]
         width = max(len(each) for each, _ in rows)
         ids = torch.tensor([each + [0] * (width - len(each)) for each, _ in rows])
@@ -113,7 +113,7 @@ def _fit(model: Any, folder: Path, end: int) -> None:
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for group in optimizer.param_groups:
-            group["lr"] = LEARNING_RATE * (1 - step / STEPS)
+            group["lr"] = LEARNING_RATE * (1 - step / steps)
         optimizer.step()
 
 

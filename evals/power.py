@@ -116,8 +116,8 @@ def template_refusals(suites: Sequence[Suite], folder: str) -> list[str]:
         if lacking:
             counted = ", ".join(f"{what} ({count:,} of {len(suite.items):,} items)" for what, count in lacking.items())
             refusals.append(
-                f"the suite {suite.name} cannot be asked: the chat template of {folder} leaves out {counted}. Save the "
-                "tokenizer with a template that renders them, or leave the suite out."
+                f"the suite {suite.name} cannot be asked: the chat template of {folder} leaves out or refuses "
+                f"{counted}. Set base_model.chat so that it renders them, or leave the suite out."
             )
             continue
         try:

@@ -9,6 +9,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from assets.gate import gate_refusals, readable
@@ -20,6 +21,7 @@ from jobs.recipe_choice import add_recipe_arguments, recipe_choice
 from jobs.screen import GREEN, RED, paint
 from k8s.launch import recipe_refusals
 from pipeline.core.storage import Store
+from pipeline.models.check import check_base
 from pipeline.recipe import Recipe
 from pipeline.recipe.suites import TracesSuite
 from pipeline.rollout.policy import policy_of
@@ -85,6 +87,9 @@ def validate(asked: argparse.Namespace) -> Iterator[CheckedLine]:
     except ValueError:
         return
     yield fine(f"{settings.recipe_path} resolves: {recipe.name}, digest {recipe.digest()[:12]}")
+    if not (faults or asked.quick):
+        for finding in check_base(Path(settings.champion().model.uri), recipe.training.lora):
+            yield CheckedLine(finding.level != "error", f"base_model.uri: {finding.question}: {finding.text}")
     yield from _rollout(recipe)
     yield from (problem(fault) for fault in recipe_refusals(recipe))
     yield from _gate(recipe, settings.store(), asked.quick)

@@ -213,7 +213,8 @@ def iterations(tmp_path_factory: pytest.TempPathFactory, fork_server: "ForkServe
 
 @pytest.fixture(scope="session")
 def family(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """A tiny model of another family, by its name in benchmarks/base_models.py; built once, for all workers to read."""
+    """A tiny model of another family, by its name in benchmarks/base_models.py; built once, for all workers to read.
+    Its answers are noise."""
 
     def built(name: str) -> Path:
         from benchmarks.base_models import build
@@ -223,7 +224,7 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         with (folder / f"{name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not (folder / name).is_dir():
-                build(name, folder / f"{name}.staged").rename(folder / name)
+                build(name, folder / f"{name}.staged", steps=2).rename(folder / name)
         return folder / name
 
     return built

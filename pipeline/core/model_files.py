@@ -11,6 +11,8 @@ TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 ONE_FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 ADAPTER = "adapter_config.json"
+CONTEXT = ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len")
+"""Names of the context length, by the time of the configuration."""
 MAX_RANK = 1 << 16
 SHOWN = 3
 """Files that an error names; of more, the number."""
@@ -106,7 +108,8 @@ def context_of(folder: Path) -> int | None:
         config = _object(folder / "config.json")
     except ValueError:
         return None
-    return config.get("text_config", config).get("max_position_embeddings")
+    text = config.get("text_config", config)
+    return next((text[name] for name in CONTEXT if text.get(name)), None)
 
 
 def _object(path: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 from pipeline.core.model_files import model_files
 from pipeline.core.storage import digest_json
 from pipeline.models.rendering import CONFIG, TEMPLATE, TEMPLATES, templates_of
-from pipeline.recipe import Chat
+from pipeline.recipe import ChatSettings
 
 SYSTEM_FIRST = "messages and messages[0]['role'] == 'system'"
 MERGE = (
@@ -29,7 +29,7 @@ FIRST_OUTPUT = "{{ '' }}"
 """Keeps the newline that a template begins with: Jinja removes one behind a statement."""
 
 
-def with_settings(template: str, chat: Chat) -> str:
+def with_settings(template: str, chat: ChatSettings) -> str:
     """A chat template that renders as the settings say; `chat.template` is the caller's."""
     before = ""
     if chat.thinking is not None:
@@ -47,13 +47,13 @@ def _calendar(day: date) -> str:
     return "{% macro strftime_now(format) %}{{ format" + written + " }}{% endmacro %}"
 
 
-def chat_digest(chat: Chat) -> str:
+def chat_digest(chat: ChatSettings) -> str:
     """Of the settings and of the template's text. Raises ValueError where its file cannot be read."""
     template = _read(Path(chat.template)) if chat.template else ""
     return digest_json([template, chat.model_dump(mode="json", exclude={"template"})])
 
 
-def copy_with(chat: Chat, base: Path, to: Path) -> None:
+def copy_with(chat: ChatSettings, base: Path, to: Path) -> None:
     """The base in the empty folder `to`, with these settings in its template. Files are linked where the disk is the
     same. Raises ValueError where there is no template, or its file cannot be read."""
     for name in model_files(base):

@@ -252,7 +252,8 @@ class FolderTemplate:
         from transformers.utils.chat_template_utils import render_jinja_template
 
         assert not tokenize, "there is no tokenizer"
-        given = {"tools": tools, "add_generation_prompt": add_generation_prompt, **self._special_tokens, **variables}
+        given: dict[str, Any] = {"tools": tools, "add_generation_prompt": add_generation_prompt}
+        given |= {**self._special_tokens, **variables}
         name = FOR_TOOLS if tools and FOR_TOOLS in self.chat_template else DEFAULT
         messages = [dict(message) for message in conversation]
         return render_jinja_template([messages], chat_template=self.chat_template[name], **given)[0][0]

@@ -1,6 +1,7 @@
 """A base model's tokenizer as every stage loads it, the tokens that end its answers, and its context."""
 
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 
@@ -37,3 +38,19 @@ def context_length(folder: str) -> int | None:
 
     config: Any = AutoConfig.from_pretrained(folder)
     return getattr(config.get_text_config(), "max_position_embeddings", None)
+
+
+def tokens_of(folder: Path) -> dict[str, int]:
+    """The tokens of `tokenizer.json` by text, without those that a class adds; empty where there is no such file."""
+    from tokenizers import Tokenizer
+
+    path = folder / "tokenizer.json"
+    return Tokenizer.from_file(str(path)).get_vocab() if path.is_file() else {}
+
+
+def tokens_without_rows(folder: Path) -> list[str]:
+    """Tokens that the embedding has no row for, by the configuration."""
+    from transformers import AutoConfig
+
+    rows = AutoConfig.from_pretrained(str(folder)).get_text_config().vocab_size
+    return sorted(token for token, id in tokens_of(folder).items() if id >= rows)

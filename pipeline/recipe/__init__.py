@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 from pipeline.core.locations import Uri
 from pipeline.core.redaction import kept_secrets, redacted
 from pipeline.core.storage import digest_json, shown_path
-from pipeline.recipe.base_model import BaseModelSection, Chat
+from pipeline.recipe.base_model import BaseModelSection, ChatSettings
 from pipeline.recipe.compute import Accelerator, Automation, Compute, Kubernetes
 from pipeline.recipe.custom import located
 from pipeline.recipe.rewards import Judge, Rewards
@@ -34,7 +34,8 @@ from pipeline.recipe.training import (
 )
 
 __all__ = [
-    "Accelerator", "Automation", "BaseModelSection", "Chat", "Checkpoints", "Compute", "Distribution", "Evaluation",
+    "Accelerator", "Automation", "BaseModelSection", "ChatSettings", "Checkpoints", "Compute", "Distribution",
+    "Evaluation",
     "Kubernetes", "Lora", "Recipe", "Rewards", "Rollout", "Samples", "Selection", "Sentinel", "Traces", "Training",
     "TrainingSettings", "Validation", "load", "override_tree",
 ]  # fmt: skip

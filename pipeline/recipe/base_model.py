@@ -12,7 +12,7 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 """Becomes part of paths, of filters and of names elsewhere."""
 
 
-class Chat(Section):
+class ChatSettings(Section):
     """Written into the chat template of a copy of the base under the data root: samples, training, evaluation and
     serving render the same text, and a model that is exported keeps it. A promoted model keeps the settings that it was
     trained with."""
@@ -35,5 +35,5 @@ class BaseModelSection(Section):
     """Directory with config.json, weights and tokenizer: the first champion. Or `models:/NAME@alias`, `models:/NAME/3`
     in MLflow's registry, `hf://ORG/NAME@revision` on the Hugging Face Hub: those are fetched to below the data root
     when an iteration may begin, which keeps the digest of what it began with."""
-    chat: Chat = Chat()
+    chat: ChatSettings = ChatSettings()
     """How conversations are rendered; pt models check says what a model needs."""

@@ -11,7 +11,7 @@ from pipeline.core.locations import Uri
 from pipeline.core.model_files import faults
 from pipeline.core.storage import Record, Store, digest_json, model_ref
 from pipeline.models.chat import chat_digest, copy_with
-from pipeline.recipe import BaseModelSection, Chat, Recipe
+from pipeline.recipe import BaseModelSection, ChatSettings, Recipe
 from pipeline.registry.model_artifacts import MODEL
 from pipeline.registry.runs import MlflowAddresses, mlflow_client, reach
 
@@ -39,7 +39,7 @@ def lies_elsewhere(uri: str) -> bool:
 
 def is_pinned(base: BaseModelSection) -> bool:
     """Whether what is trained is a folder below the data root, not the one that the recipe names."""
-    return lies_elsewhere(base.uri) or base.chat != Chat()
+    return lies_elsewhere(base.uri) or base.chat != ChatSettings()
 
 
 def pinned_base(store: Store, base: BaseModelSection) -> PinnedBase | None:
@@ -54,7 +54,7 @@ def with_base(recipe: Recipe) -> Recipe:
     if pin is None:
         return recipe
     return recipe.model_copy(
-        update={"base_model": recipe.base_model.model_copy(update={"uri": pin.folder, "chat": Chat()})}
+        update={"base_model": recipe.base_model.model_copy(update={"uri": pin.folder, "chat": ChatSettings()})}
     )
 
 
@@ -64,11 +64,11 @@ def pin_base(
     """The base with its chat settings, below the data root. Raises ValueError for an invalid URI or template file, and
     for a model that is missing or incomplete."""
     if lies_elsewhere(base.uri):
-        source = fetch_base(store, base.model_copy(update={"chat": Chat()}), addresses, log)
+        source = fetch_base(store, base.model_copy(update={"chat": ChatSettings()}), addresses, log)
     else:
         ref = model_ref(Path(base.uri).absolute())
         source = PinnedBase(uri=base.uri, exact=ref.digest, folder=ref.uri, digest=ref.digest)
-    if base.chat == Chat():
+    if base.chat == ChatSettings():
         return source
     exact, before = f"{source.exact} with chat {chat_digest(base.chat)[:12]}", pinned_base(store, base)
     if before is not None and before.exact == exact and not faults(Path(before.folder)):

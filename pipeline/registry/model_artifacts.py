@@ -4,16 +4,18 @@
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePath
 from platform import python_version
 
 import yaml
 
+from pipeline.core.markdown import literal
 from pipeline.core.model_files import ADAPTER as ADAPTER_CONFIG
 from pipeline.core.model_files import INDEX
 from pipeline.core.storage import CheckpointRef
+from pipeline.models.check import BaseFinding
 from pipeline.training.weights import BASE
 
 MODEL, ADAPTER = "model", "adapter"
@@ -110,8 +112,12 @@ def _installed(name: str) -> str:
         return ""
 
 
-def model_card(name: str, lineage: Mapping[str, str], sections: Mapping[str, str]) -> str:
+def model_card(
+    name: str, lineage: Mapping[str, str], sections: Mapping[str, str], findings: Sequence[BaseFinding]
+) -> str:
     body = [part for title in SECTIONS for part in (f"## {title}", sections[title].strip())]
     rows = [f"| {key} | `{value}` |" for key, value in lineage.items() if value]
-    table = "\n".join(["| what | value |", "| --- | --- |", *rows])
-    return "\n\n".join([f"# {name}", *body, "## Lineage", table]) + "\n"
+    lines = [f"| {finding.question} | {finding.level} | {literal(finding.text)} |" for finding in findings]
+    table, checked = "| what | value |\n| --- | --- |", "| question | | answer |\n| --- | --- | --- |"
+    parts = ["## Lineage", "\n".join([table, *rows]), "## Model", "\n".join([checked, *lines])]
+    return "\n\n".join([f"# {name}", *body, *parts]) + "\n"

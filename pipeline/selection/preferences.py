@@ -4,6 +4,7 @@ GRPO's prompts are ordered by expected p(1 - p); those always right or wrong are
 import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from pipeline.recipe.methods import METHODS
 from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.selection.clusters import cluster, held_out
 from pipeline.selection.contamination import ContaminationReport, Hit
+from pipeline.selection.context_limit import within_context
 from pipeline.selection.evidence import Evidence, FreshSignals, Trust, measure, prompt_stats
 from pipeline.selection.pairing import (
     LabelledRow,
@@ -61,6 +63,8 @@ class PreferenceDataset(Record):
     without_consent: int
     with_tools: int = 0
     """Labelled rows with tools, where the recipe leaves them out."""
+    beyond_context: int = 0
+    """Labelled rows that the model's context has no room for."""
     capped_pairs: int
     capped_thumbs: int = 0
     unclear_ratings: int = 0
@@ -93,7 +97,8 @@ def build(
     def make() -> PreferenceDataset:
         askable = read_askable(labels)
         labelled = [row for row in askable if settings.tools == "train" or not calls_tools(row)]
-        usable = trainable(labelled, apart, governed, settings.max_contamination)
+        fitting = within_context(labelled, Path(iteration.champion.uri), context.recipe.training)
+        usable = trainable(fitting, apart, governed, settings.max_contamination)
         logged = [row for row in usable.rows if not row.unanswered]
         drawn = trainable_samples(read_samples(fresh.dataset), usable.rows, apart) if fresh.dataset is not None else []
         groups = by_prompt([*logged, *drawn])
@@ -142,6 +147,7 @@ def build(
             frozen=usable.frozen,
             without_consent=usable.without_consent,
             with_tools=len(askable) - len(labelled),
+            beyond_context=len(labelled) - len(fitting),
             capped_pairs=len(candidates) - len(kept),
             capped_thumbs=len(rated) - len(liked_or_not),
             unclear_ratings=unclear,

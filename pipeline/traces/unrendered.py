@@ -1,5 +1,5 @@
-"""Refuses rows of which the champion's chat template would leave something out, before anything is paid for. They are
-read only where the template lacks something."""
+"""Refuses rows that the champion cannot take, before anything is paid for: its chat template leaves a part out, or its
+embedding has no row for a token. Rows are read only where it lacks something."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -8,9 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.core.conversation import answer_of, conversation, is_whole
+from pipeline.core.conversation import Messages, answer_of, conversation, is_whole
 from pipeline.core.iteration import Iteration
 from pipeline.models.rendering import WITHOUT_TOOLS, folder_template, kinds_of, refusal, support_of
+from pipeline.models.tokenizer import tokens_without_rows
 from pipeline.traces.arrow import pc
 from pipeline.traces.context import StageContext
 from pipeline.traces.lake import open_lake
@@ -21,37 +22,43 @@ COLUMNS = ("messages", "completion", "tool_calls", "tools", "consent")
 
 
 def refuse_unrendered_rows(context: StageContext, iteration: Iteration) -> None:
-    """Raises ValueError with the counts of what the template leaves out of rows that are to be trained on."""
+    """Raises ValueError with the counts of what the model lacks for rows that are to be trained on."""
     folder = Path(iteration.champion.uri)
     template = folder_template(folder) if folder.is_dir() else None
     if template is None:  # whoever loads the model says so
         return
     takes_all, left_out = context.recipe.selection.tools == "train", support_of(template).left_out
-    wanted = left_out if takes_all else left_out & WITHOUT_TOOLS
-    if not wanted:
+    wanted, absent = left_out if takes_all else left_out & WITHOUT_TOOLS, tokens_without_rows(folder)
+    if not wanted and not absent:
         return
     # Rows that are more than one question with a text as its answer; the others are not decoded.
     plain = pc.field("tools").is_null() & pc.field("tool_calls").is_null()
     more = (pc.list_value_length(pc.field("messages")) > 1) | ~plain
-    counts, rows = Counter[str](), 0
+    counts, lost, rows = Counter[str](), Counter[str](), 0
     with open_lake(context.lake) as lake:
         window = window_of(context.store, lake, iteration.dataset)
         for batch in lake.batches(window.days, window.snapshot, COLUMNS, where(window.scope)):
             table = pa.table(batch).filter(pc.field("consent"))
             rows += table.num_rows
-            for row in table.filter(more).to_pylist():
-                kinds = _kinds_of_row(row)
+            for row in (table if absent else table.filter(more)).to_pylist():
+                messages = _whole_conversation(row)
+                kinds = kinds_of(messages)
                 if takes_all or kinds <= WITHOUT_TOOLS:
                     counts.update(kinds & wanted)
+                    lost.update(token for token in absent if any(token in each["content"] for each in messages))
     if counts:
         raise ValueError(refusal(iteration.champion.uri, dict(sorted(counts.items())), rows))
+    if lost:
+        counted = ", ".join(f"{token} ({count:,} of {rows:,} rows)" for token, count in sorted(lost.items()))
+        raise ValueError(
+            f"The embedding of {iteration.champion.uri} has no row for {counted}. Resize it (resize_token_embeddings) "
+            "and save the model."
+        )
 
 
-def _kinds_of_row(row: Mapping[str, Any]) -> set[str]:
-    """What a governed row and its answer need of a template, besides a single question; nothing where a call is
-    invalid, as the row then has no label."""
+def _whole_conversation(row: Mapping[str, Any]) -> Messages:
+    """A governed row with its answer; nothing where a call is invalid, as the row then has no label."""
     messages = conversation(row)
     if not is_whole(messages, row["tool_calls"]):
-        return set()
-    answer = {"role": "assistant", "content": answer_of(row["completion"], row["tool_calls"])}
-    return kinds_of([*messages, answer])
+        return []
+    return [*messages, {"role": "assistant", "content": answer_of(row["completion"], row["tool_calls"])}]

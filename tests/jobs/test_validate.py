@@ -87,8 +87,8 @@ def test_a_template_that_refuses_a_role_is_a_problem(
     code, _, wrong = check(places, capsys, *own, "evaluation.suites.0.system='Be brief.'")
     assert code == 1
     assert wrong == [
-        "evaluation: the suite own-questions cannot be asked: the chat template does not take its messages (No system "
-        "role). Leave out system, or save the tokenizer with a template that takes the roles of its items."
+        f"evaluation: the suite own-questions cannot be asked: the chat template of {strict} leaves out or refuses "
+        "system messages (240 of 240 items). Set base_model.chat so that it renders them, or leave the suite out."
     ]
 
 

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 from pipeline.demo import MODEL_DIR
 from pipeline.models.chat import copy_with
 from pipeline.models.rendering import folder_template
-from pipeline.recipe import Chat
+from pipeline.recipe import ChatSettings
 
 DATED = (
     "\n{% macro today() %}{{ strftime_now('%d %b %Y') }}{% endmacro %}{{ today() }};"
@@ -37,7 +37,7 @@ def rendered(tmp_path: Path, template: str | dict[str, str], messages: list[dict
     (base / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": named or template}))
     shutil.rmtree(copy, ignore_errors=True)
     copy.mkdir()
-    copy_with(Chat(**chat), base, copy)
+    copy_with(ChatSettings(**chat), base, copy)
     tokenizer: Any = AutoTokenizer.from_pretrained(str(copy))
     text = tokenizer.apply_chat_template(messages, tokenize=False)
     look = folder_template(copy)

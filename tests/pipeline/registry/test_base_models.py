@@ -14,7 +14,7 @@ from mlflow import MlflowClient
 
 from pipeline import demo
 from pipeline.core.storage import Store, model_ref
-from pipeline.recipe import BaseModelSection, Chat
+from pipeline.recipe import BaseModelSection, ChatSettings
 from pipeline.registry import base_models
 from pipeline.registry.base_models import fetch_base, pin_base, pinned_base
 from pipeline.registry.runs import MlflowAddresses
@@ -26,7 +26,7 @@ NOWHERE = MlflowAddresses("http://127.0.0.1:9")
 
 
 def base(uri: str, **chat: Any) -> BaseModelSection:
-    return BaseModelSection(name="chat", uri=uri, chat=Chat(**chat))
+    return BaseModelSection(name="chat", uri=uri, chat=ChatSettings(**chat))
 
 
 @pytest.fixture

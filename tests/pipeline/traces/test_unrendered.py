@@ -1,6 +1,7 @@
 """Rows with tools before a model whose template has none: refused by name and number, before a label is paid for."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -72,3 +73,13 @@ def test_a_template_of_one_turn_is_refused_for_several(run: Run, store: Store, e
     write(export, "observations_v2/a.jsonl", [plain, {**offered, "metadata": {"user_consent": "false"}}])
     refuse(store, run, last)
     refuse(store, run, MODEL_DIR)  # a withdrawn row counts for nothing
+
+
+def test_a_token_without_a_row_is_refused_by_name(
+    run: Run, store: Store, export: Path, family: Callable[[str], Path]
+) -> None:
+    lacking = family("rowsfewer2")
+    asked = [{"role": "user", "content": "What is <tool_call>?"}]
+    write(export, "observations_v2/a.jsonl", [observation(1), observation(2, input=asked)])
+    with pytest.raises(ValueError, match=r"has no row for <tool_call> \(1 of 2 rows\)\. Resize it"):
+        refuse(store, run, lacking)
