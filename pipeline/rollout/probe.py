@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.core.conversation import to_request
 from pipeline.core.storage import ModelRef
+from pipeline.core.thoughts import without_opening
 from pipeline.serving.client import read_completion
 from pipeline.serving.endpoint import HEAD, Endpoint
 from pipeline.serving.inference import Sampling
@@ -55,7 +56,7 @@ def _answer(client: httpx2.Client, url: str, name: str, messages: Sequence[Mappi
     if completion is None or completion.model != name:
         problem = f"answers {status}" if completion is None else f"answers for {completion.model}"
         raise ValueError(f"{url} {problem} when it is asked for {name}. Start it under that name.")
-    return completion.text
+    return without_opening(completion.text)
 
 
 def fingerprint_of_files(model: ModelRef, sample: Sampler) -> Fingerprint:
@@ -66,7 +67,7 @@ def fingerprint_of_files(model: ModelRef, sample: Sampler) -> Fingerprint:
         if answer.stop in ("error", "refused"):
             failed = f"Model {model.digest[:12]} does not answer {prompt!r} ({answer.detail})"
             raise ValueError(f"{failed}, so no slot that serves it can be recognised. Mend its chat template.")
-    return tuple(answer.text for (answer,) in rows)
+    return tuple(without_opening(answer.text) for (answer,) in rows)  # vLLM leaves the tag out
 
 
 def fingerprint_over_http(endpoint: Endpoint, name: str) -> Fingerprint:

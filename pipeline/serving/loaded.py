@@ -2,6 +2,7 @@
 its folder says about sampling: vLLM leaves out a repetition penalty or top_k of `generation_config.json` too
 (`--generation-config vllm`). For processes that have loaded torch."""
 
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from transformers import GenerationConfig
 
 from pipeline.core.conversation import in_one_form
 from pipeline.core.storage import digest_json
+from pipeline.core.thoughts import CLOSE, OPEN, opening
 from pipeline.models.rendering import rendered
 from pipeline.models.tokenizer import context_length, load_tokenizer, stop_ids
 from pipeline.serving.inference import (
@@ -45,6 +47,11 @@ def settings(stops: tuple[int, ...], tokenizer: Any, max_new_tokens: int | None 
     if max_new_tokens is None:
         return GenerationConfig(**ends)
     return GenerationConfig(**ends, do_sample=False, max_new_tokens=max_new_tokens)
+
+
+OPENING_TOKENS = 16
+"""Of the end of a prompt, where a template may open a thought."""
+TAG = re.compile(f"{OPEN}|{CLOSE}")
 
 
 class SeededDraw:
@@ -145,12 +152,20 @@ class LoadedModel:
                 end = next((n for n, token in enumerate(row) if token in self.stops), len(row))
                 yield Answer(
                     key=requests[i].key,
-                    text=in_one_form(self.tokenizer.decode(row[:end], skip_special_tokens=True), requests[i].messages),
+                    text=in_one_form(self.text(prompts[i], row[:end]), requests[i].messages),
                     tokens=end,
                     prompt_tokens=len(prompts[i]),
                     stop="stop" if end < len(row) else "length",
                     latency_s=latency,
                 )
+
+    def text(self, prompt: list[int], drawn: list[int]) -> str:
+        """An answer with both tags of its thought: a tag may be a special token, or stand at the prompt's end."""
+        opened = opening(self.tokenizer.decode(prompt[-OPENING_TOKENS:]))
+        added = {id: token.content for id, token in self.tokenizer.added_tokens_decoder.items() if token.special}
+        if not any(TAG.fullmatch(added.get(id, "")) for id in drawn):
+            return opened + self.tokenizer.decode(drawn, skip_special_tokens=True)
+        return opened + self.tokenizer.decode([id for id in drawn if id not in added or TAG.fullmatch(added[id])])
 
     def generate(
         self, prompts: list[list[int]], seeds: list[int], sampling: Sampling, top_p: float = 1.0

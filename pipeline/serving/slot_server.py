@@ -88,19 +88,21 @@ class Batches:
         temperature, top_p = batch[0].drawn_from
         sampling = Sampling(temperature=temperature, max_completion_tokens=limit)
         rows = self._model.generate([each.ids for each in batch], [each.seed for each in batch], sampling, top_p)
-        return [self._drawn(row[: each.limit], each.asked.stop) for each, row in zip(batch, rows, strict=True)]
+        return [self._drawn(each, row[: each.limit]) for each, row in zip(batch, rows, strict=True)]
 
-    def _drawn(self, row: list[int], stop: list[str]) -> _Drawn:
+    def _drawn(self, waiting: _Waiting, row: list[int]) -> _Drawn:
         """The answer until the first of its ends: a stop token, a stop text, which is cut off, or the limit."""
+        stop = waiting.asked.stop
         end = next((n for n, token in enumerate(row) if token in self._model.stops), len(row))
-        text = self._text(row[:end])
+        text = self._model.text(waiting.ids, row[:end])
         if cuts := [place for each in stop if (place := text.find(each)) >= 0]:
-            tokens = bisect_left(range(end), True, key=lambda n: any(each in self._text(row[:n]) for each in stop))
+
+            def stopped(tokens: int) -> bool:
+                return any(each in self._model.text(waiting.ids, row[:tokens]) for each in stop)
+
+            tokens = bisect_left(range(end), True, key=stopped)
             return _Drawn(text[: min(cuts)], "stop", tokens)
         return _Drawn(text, "stop" if end < len(row) else "length", end)
-
-    def _text(self, ids: list[int]) -> str:
-        return self._model.tokenizer.decode(ids, skip_special_tokens=True)
 
 
 class SlotServer:

@@ -9,9 +9,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from pipeline.core.thoughts import HINT, ControlTokens, check, without_thoughts
 from pipeline.recipe.traces import Placeholder
 from pipeline.traces.arrow import pc
-from pipeline.traces.thoughts import HINT, ControlTokens, check, without_thoughts
 
 Makes = Literal["redacted", "cut", "payload"]
 

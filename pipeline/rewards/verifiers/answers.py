@@ -5,7 +5,7 @@ import re
 import unicodedata
 from fractions import Fraction
 
-from pipeline.traces.thoughts import behind_thoughts
+from pipeline.core.thoughts import behind_thoughts
 
 MAX_ANSWER_CHARS = 400
 

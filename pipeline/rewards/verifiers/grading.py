@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from pipeline.core.conversation import OPENS, split
+from pipeline.core.thoughts import behind_thoughts
 from pipeline.recipe.rewards import Verifier
 from pipeline.rewards.verifiers import mathematics, texts
 from pipeline.rewards.verifiers.answers import MAX_ANSWER_CHARS, reference_answer
@@ -14,7 +15,6 @@ from pipeline.rewards.verifiers.outcome import Grade, Outcome, VerifierTask
 from pipeline.rewards.verifiers.pool import Pool, Work, WorkerFailure
 from pipeline.rewards.verifiers.structured import check_json, same_calls
 from pipeline.rewards.verifiers.texts import choice
-from pipeline.traces.thoughts import behind_thoughts
 
 CODE_GRACE_S = 5.0
 """On top of what the completion itself may take: its process starts and ends in that time."""

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from datasets import Dataset
 
 from pipeline.core.conversation import split
+from pipeline.core.thoughts import CLOSE, OPEN, without_opening
 from pipeline.models.rendering import rendered, rendered_answer
-from pipeline.traces.thoughts import CLOSE, OPEN
 
 Ids = list[int]
 _opened, _closed = re.compile(rf"({OPEN})\s*\Z"), re.compile(CLOSE)
@@ -70,6 +70,7 @@ def tokenised(tokenizer: Any, stops: Sequence[int], rows: Sequence[Mapping[str, 
         if key not in known:
             if split(text)[1]:  # calls are in the tokens that the template has for them
                 text = rendered_answer(tokenizer, row["prompt"], text)
+            text = without_opening(text) if thought else text
             ids = _ids(tokenizer, text if _closed.search(text) else thought + text)
             stop = next((place for place, id in enumerate(ids) if id in stops), len(ids))
             known[key] = _ids(tokenizer, rendered(tokenizer, row["prompt"])), [*ids[:stop], end]

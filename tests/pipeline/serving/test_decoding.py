@@ -138,3 +138,14 @@ def test_a_prompt_that_the_model_cannot_take_is_refused(tmp_path: Path) -> None:
         ):
             session.answer(asked, PLAN, answers.append)
     assert not answers
+
+
+def test_an_answer_has_both_tags_of_its_thought() -> None:
+    """A template may open the thought in the prompt, and a tag may be a special token, which decoding leaves out."""
+    model = LoadedModel(str(MODEL_DIR), 1)
+    model.tokenizer.add_tokens(["<think>", "</think>"], special_tokens=True)
+    asked, opened, cut, whole = (
+        model.tokenizer(text)["input_ids"] for text in ("1+1=", "1+1=<think>\n", "#### 3", "#### 3</think>#### 2")
+    )
+    assert [model.text(asked, cut), model.text(opened, cut)] == ["#### 3", "<think>\n#### 3"]
+    assert model.text(opened, whole) == "<think>\n#### 3</think>#### 2"

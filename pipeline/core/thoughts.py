@@ -29,6 +29,7 @@ HINT = "|".join((OPEN, CLOSE, CONTROL, CALL, BARE))
 
 _control, _odd = map(re2.compile, (CONTROL, HINT))
 _open, _close = re.compile(OPEN), re.compile(CLOSE)  # a completion may hold a lone surrogate, which RE2 does not take
+_opened = re.compile(rf"{OPEN}\s*\Z")
 _own_line = re.compile(rf"(?:^|\n)[ \t]*{CLOSE}[ \t]*(?:\n|$)")
 _CHANNEL = r"\s*(?:<\|start\|>assistant)?<\|channel\|>{}<\|message\|>([^<]*(?:<(?!\|)[^<]*)*)"
 _thought = re.compile(_CHANNEL.format("analysis"))
@@ -40,6 +41,17 @@ class ControlTokens(ValueError):
 
     def __init__(self) -> None:
         super().__init__("control tokens")
+
+
+def opening(prompt: str) -> str:
+    """The end of a prompt that opens a thought for the model to write; empty where it opens none."""
+    return opened[0] if (opened := _opened.search(prompt)) else ""
+
+
+def without_opening(text: str) -> str:
+    """An answer as the model continues a prompt that opens its thought."""
+    opened = _open.match(text)
+    return text[opened.end() :].removeprefix("\n") if opened else text
 
 
 def check(text: str) -> None:
