@@ -89,7 +89,8 @@ def validate(asked: argparse.Namespace) -> Iterator[CheckedLine]:
     yield fine(f"{settings.recipe_path} resolves: {recipe.name}, digest {recipe.digest()[:12]}")
     if not (faults or asked.quick):
         for finding in check_base(Path(settings.champion().model.uri), recipe.training.lora):
-            yield CheckedLine(finding.level != "error", f"base_model.uri: {finding.question}: {finding.text}")
+            told = "" if finding.level == "ok" else f"{finding.level}: "
+            yield CheckedLine(finding.level != "error", f"base_model.uri: {finding.question}: {told}{finding.text}")
     yield from _rollout(recipe)
     yield from (problem(fault) for fault in recipe_refusals(recipe))
     yield from _gate(recipe, settings.store(), asked.quick)

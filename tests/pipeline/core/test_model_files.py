@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from pipeline.core.model_files import INDEX, ONE_FILE, faults, header
-from pipeline.core.storage import model_ref
+from pipeline.core.storage import digest_dir, model_ref
 from pipeline.demo import MODEL_DIR
 
 
@@ -94,3 +94,14 @@ def test_the_header_of_any_precision_is_read(tmp_path: Path) -> None:
 
     save_tensors({"w": torch.zeros(2, 3, dtype=torch.bfloat16)}, tmp_path / ONE_FILE)
     assert header(tmp_path / ONE_FILE) == {"w": ("BF16", [2, 3])}
+
+
+def test_hidden_files_are_no_part_of_a_model(folder: Path) -> None:
+    """What a file manager or a download leaves: a plan that was made before still fits its base."""
+    before = digest_dir(folder)
+    (folder / ".DS_Store").write_text("x")
+    (folder / ".cache").mkdir()
+    (folder / ".cache" / "lock").write_text("x")
+    assert digest_dir(folder) == before
+    (folder / "note.txt").write_text("x")
+    assert digest_dir(folder) != before
