@@ -100,7 +100,8 @@ class GRPO(Method):
 
     @property
     def packages(self) -> Mapping[str, str]:
-        return {"vllm": "training.grpo.generation to transformers"} if self.generation != "transformers" else {}
+        drawn = {"vllm": "training.grpo.generation to transformers"} if self.generation != "transformers" else {}
+        return {**super().packages, **drawn}
 
     def usable(self, rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
         """As many of the most instructive prompts as the steps ask for."""

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from pipeline.recipe.methods import AnyMethod, MethodName, MethodSettings
-from pipeline.recipe.section import Observer, Operational, Section
+from pipeline.recipe.section import Line, Observer, Operational, Section
 
 
 class Lora(Section):
@@ -21,6 +21,15 @@ class Lora(Section):
     """Share of the inputs of an adapter that are dropped in training."""
     target_modules: str = "all-linear"
     """Modules that get an adapter: `all-linear`, or a regular expression over their names (NeMo RL: `all-linear`)."""
+    modules_to_save: tuple[Line, ...] = ()
+    """Names of modules that are trained whole beside the adapters, such as lm_head."""
+    trainable_tokens: tuple[str, ...] = ()
+    """Tokens of the base model's tokenizer whose rows of the input embedding are trained, and of an output that is tied
+    to it; one that is not takes lm_head in `modules_to_save`."""
+    rslora: bool = False
+    """Scale by alpha / sqrt(r) (arXiv 2312.03732)."""
+    dora: bool = False
+    """Train each weight's magnitude apart from its direction (arXiv 2402.09353)."""
     quantise: Literal["none", "nf4"] = "none"
     """nf4: the base in 4 bits (QLoRA, arXiv 2305.14314), through bitsandbytes; on a GPU only."""
 
@@ -97,6 +106,8 @@ class TrainingSettings(Section):
     """What trains: TRL in processes of this project, or NeMo RL (0.6.0 or 0.7.0, GRPO only) from its own checkout."""
     lora: Lora | None = Lora()
     """An adapter; null trains every weight."""
+    attention: Literal["eager", "sdpa", "flash_attention_2", "flash_attention_3"] | None = None
+    """Implementation of the attention in the training; null: the one that transformers takes for the model."""
     distribution: Distribution = Distribution()
     """How the work is spread over devices."""
     validation: Annotated[Validation, Observer] = Validation()

@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from pipeline.core import layout
 from pipeline.core.processes import Child
 from pipeline.core.storage import Store
-from pipeline.recipe import Recipe
+from pipeline.recipe import Recipe, TrainingSettings
 from pipeline.recipe.methods import AnyMethod, Method
 from pipeline.serving.endpoint import Endpoint
 from pipeline.training.journal import PREFIX
@@ -23,7 +23,11 @@ from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import BLOCKED, BLOCKED_WORDS, NEVER_RETRY, PREEMPTED, TrainingResult
 
 TRAINS = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
-"""What the extra `train` has; the others are in `gpu`."""
+"""What the extra `train` has."""
+GPU = ("vllm", "bitsandbytes", "deepspeed")
+"""What the extra `gpu` has."""
+FLASH = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_attn_interface"}
+"""The package of an implementation of attention."""
 COMPILER = "c++"
 """What torch's cpp_extension calls."""
 
@@ -90,22 +94,31 @@ def training_faults(recipe: Recipe, methods: Iterable[Method]) -> list[str]:
             f"training: this environment lacks {', '.join(absent)}. Install preference-tuning[train], torch first "
             "(pip install -c constraints/cpu.txt torch), or train on a cluster (compute.kubernetes)."
         ]
-    needed = {package: field for method in methods for package, field in method.packages.items()}
-    if training.lora is not None and training.lora.quantise == "nf4":
-        needed["bitsandbytes"] = "training.lora.quantise to none"
-    if training.distribution.strategy.startswith("zero"):
-        needed["deepspeed"] = "training.distribution.strategy to fsdp2"
-    missing = [
-        f"training: {fault}. Install preference-tuning[gpu] on a machine with a GPU, or set {instead}."
-        for package, instead in needed.items()
-        if (fault := _package_fault(package))
-    ]
-    if "deepspeed" in needed and training.distribution.cpu_offload and shutil.which(COMPILER) is None:
+    missing = missing_packages(training, methods)
+    distribution = training.distribution
+    if distribution.strategy.startswith("zero") and distribution.cpu_offload and shutil.which(COMPILER) is None:
         missing.append(
             f"training: DeepSpeed compiles its optimizer for the host's memory, and there is no {COMPILER} on PATH. "
             "Install a C++ compiler, or set training.distribution.cpu_offload to false."
         )
     return missing
+
+
+def missing_packages(training: TrainingSettings, methods: Iterable[Method]) -> list[str]:
+    """The packages that these settings need and this environment lacks, one line each with what to do."""
+    needed = {package: field for method in methods for package, field in method.packages.items()}
+    if training.lora is not None and training.lora.quantise == "nf4":
+        needed["bitsandbytes"] = "training.lora.quantise to none"
+    if training.distribution.strategy.startswith("zero"):
+        needed["deepspeed"] = "training.distribution.strategy to fsdp2"
+    if training.attention in FLASH:
+        needed[FLASH[training.attention]] = "training.attention to null"
+    return [
+        f"training: {fault}. Install {'preference-tuning[gpu]' if package in GPU else 'it'} on a machine with a GPU, "
+        f"or set {instead}."
+        for package, instead in needed.items()
+        if (fault := _package_fault(package))
+    ]
 
 
 def possible_methods(recipe: Recipe) -> list[AnyMethod]:

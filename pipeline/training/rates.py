@@ -26,12 +26,16 @@ class Shape(NamedTuple):
         return 4 * self.parameters + 2 * self.trainable + 3 * attention if trained else 2 * self.parameters + attention
 
 
+BESIDE = ("lora_", "trainable_tokens_", "original_module")
+"""In the names of weights that a token is not multiplied with once an adapter is merged."""
+
+
 def shape_of(model: Any) -> Shape:
     """Read from a Hugging Face model, with its adapters or without: of a composite, from its text model. One without
     attention heads has no layers of attention."""
     config, head = model.config.get_text_config(), model.get_output_embeddings()
     embedding = model.get_input_embeddings().weight
-    adapters = sum(_size(p) for name, p in model.named_parameters() if "lora_" in name)
+    adapters = sum(_size(p) for name, p in model.named_parameters() if any(part in name for part in BESIDE))
     unused = adapters + (_size(embedding) if head is None or head.weight is not embedding else 0)
     heads = getattr(config, "num_attention_heads", None) or 0
     return Shape(

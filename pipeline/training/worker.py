@@ -29,6 +29,7 @@ from pipeline.training.checkpoints import Checkpointer, only_writer
 from pipeline.training.checkpoints.manifest import Origin
 from pipeline.training.distribution import assert_distribution, environment
 from pipeline.training.journal import TrainingJournal, emit, read_journal
+from pipeline.training.launch import missing_packages
 from pipeline.training.methods import MethodTrainer, trainer_of
 from pipeline.training.methods.builder import training_tokenizer
 from pipeline.training.plan import TrainingPlan
@@ -58,6 +59,8 @@ def work(plan: TrainingPlan, folder: Path, started_at: float, attempt: int = 0) 
         fence = stack.enter_context(only_writer(folder, attempt)).check if writes else lambda: None
         check = stack.enter_context(closing(Grader(plan.rewards.verifier)))
         try:
+            if missing := missing_packages(plan.training, [method]):
+                raise ValueError(" ".join(missing))
             second = plan.training.lora is None and method.keeps_reference
             strategy = environment(plan.training.distribution, on_gpu=torch.cuda.is_available(), second_model=second)
             os.environ.update(strategy)

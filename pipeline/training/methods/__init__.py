@@ -61,7 +61,7 @@ class DPOBuilder(MethodTrainer):
         return {
             "beta": self.method.beta,
             **{name: value for name, value in DPO_LOSS.items() if name not in self.method.trainer_args},
-            "max_length": self.method.max_tokens or self.context(),
+            "max_length": self.limit(),
             "train_sampling_strategy": "sequential",
         }
 
@@ -92,7 +92,7 @@ class SFTBuilder(MethodTrainer):
 
     def dataset(self, tokenizer: Any, arguments: Any) -> Dataset:
         answers = tokenised(tokenizer, self.stop_ids(), self.rows(self.method.columns).to_list())
-        answers.refuse_long_rows(self.method.max_tokens or self.context())
+        answers.refuse_long_rows(self.limit())
         return Dataset.from_list(answers.labelled())
 
     def build(self, **kwargs: Any) -> Trainer:
@@ -122,7 +122,7 @@ class KTOBuilder(MethodTrainer):
             "beta": self.method.beta,
             "desirable_weight": up,
             "undesirable_weight": down,
-            "max_length": self.method.max_tokens or self.context(),
+            "max_length": self.limit(),
             "train_sampling_strategy": "sequential",
         }
 

@@ -8,7 +8,6 @@ import pyarrow.parquet as pq
 import torch
 import trl  # which imports each trainer where it is used
 from datasets import Dataset
-from peft import LoraConfig
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
@@ -16,6 +15,8 @@ from pipeline.core.storage import DatasetRef
 from pipeline.models.rendering import refuse_unrendered, rendered, with_tools
 from pipeline.models.tokenizer import context_length, load_tokenizer, stop_ids
 from pipeline.serving.loaded import use_stop_ids_only
+from pipeline.training.journal import emit
+from pipeline.training.methods.adapters import adapter_config, keep_adapter_precision, reached
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.rates import Clock, TokenCounter, Tokens
 from pipeline.training.reward_function import RewardFunction
@@ -66,17 +67,20 @@ class MethodTrainer:
 
     def trainer(self, arguments: TrainingArguments, callbacks: Sequence[TrainerCallback]) -> Trainer:
         """The trainer over the base model's weights, which are loaded here. Raises ValueError for rows too long."""
-        model, tokenizer = self._model_and_tokenizer()
+        lora = self.plan.training.lora
+        tokenizer = training_tokenizer(self.plan)
+        rows, model = self.dataset(tokenizer, arguments), self._model(tokenizer)
         trainer = self.build(
             model=model,
             args=arguments,
-            train_dataset=self.dataset(tokenizer, arguments),
+            train_dataset=rows,
             processing_class=tokenizer,
-            peft_config=self._lora_config(),
+            peft_config=None if lora is None else adapter_config(lora, model, tokenizer),
             callbacks=list(callbacks),
         )
-        if (lora := self.plan.training.lora) is not None and lora.quantise != "none":
+        if lora is not None:
             keep_adapter_precision(trainer.model)
+            emit(reached(trainer.model))
         return trainer
 
     def _shared_arguments(self) -> dict[str, Any]:
@@ -115,18 +119,13 @@ class MethodTrainer:
             )
         return {"per_device_train_batch_size": size, "gradient_accumulation_steps": local // size}
 
-    def _lora_config(self) -> LoraConfig | None:
-        lora = self.plan.training.lora
-        if lora is None:
-            return None
-        sizes = {"r": lora.r, "lora_alpha": lora.alpha, "lora_dropout": lora.dropout}
-        return LoraConfig(**sizes, target_modules=lora.target_modules, task_type="CAUSAL_LM")  # type: ignore[arg-type]
-
-    def _model_and_tokenizer(self) -> tuple[Any, Any]:
+    def _model(self, tokenizer: Any) -> Any:
         """Frozen bf16 under an adapter on a GPU, in 4 bits for QLoRA, else fp32."""
         lora, base = self.plan.training.lora, self.plan.base.uri
         half = torch.cuda.is_available() and lora is not None  # an update of 1e-6 is lost in a bf16 weight
         arguments: dict[str, Any] = {"dtype": torch.bfloat16 if half else torch.float32}
+        if self.plan.training.attention is not None:
+            arguments["attn_implementation"] = self.plan.training.attention
         if lora is not None and lora.quantise == "nf4":
             if not torch.cuda.is_available():
                 raise ValueError("training.lora.quantise nf4 needs a GPU. Set it to none, or run where there is one.")
@@ -135,9 +134,9 @@ class MethodTrainer:
             arguments["quantization_config"] = BitsAndBytesConfig(
                 load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
             )
-        model, tokenizer = _weights(base, arguments), training_tokenizer(self.plan)
+        model = _weights(base, arguments)
         use_stop_ids_only(model, stop_ids(base, tokenizer), tokenizer)
-        return model, tokenizer
+        return model
 
     def rows(self, columns: Sequence[str]) -> Dataset:
         """Of the plan, in the order of the steps; in memory, for a cache would lie outside the data root."""
@@ -146,6 +145,11 @@ class MethodTrainer:
     def context(self) -> int | None:
         """Tokens that the base model can attend to; None where its configuration does not say."""
         return context_length(self.plan.base.uri)
+
+    def limit(self) -> int | None:
+        """Tokens of a prompt and its answer: the method's `max_tokens`, within the model's context."""
+        limits = [each for each in (self.method.max_tokens, self.context()) if each is not None]
+        return min(limits, default=None)
 
     def stop_ids(self) -> list[int]:
         """Tokens that end an answer of the base model."""
@@ -182,14 +186,6 @@ class MethodTrainer:
                 f"The longest prompt has {longest} tokens and max_completion_tokens is {completion_tokens}: together "
                 f"more than the model's context of {context}. Lower it or leave long prompts out."
             )
-
-
-def keep_adapter_precision(model: Any) -> None:
-    """Adapters on a base in 4 bits in fp32, as on any other. TRL makes them bf16, in which an update of 1e-6 is lost;
-    PEFT loads a checkpoint's in fp32, so that a training that was resumed would be another one."""
-    for weight in model.parameters():
-        if weight.requires_grad:
-            weight.data = weight.data.float()
 
 
 def training_tokenizer(plan: TrainingPlan) -> Any:

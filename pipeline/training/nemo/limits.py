@@ -14,6 +14,8 @@ EXAMPLE = "examples/configs/grpo_math_1B.yaml"
 """In the checkout; its keys are inherited."""
 STATED = "nemo_rl/package_info.py"
 RELEASES = ("0.6.0", "0.7.0")
+PEFT = ("modules_to_save", "trainable_tokens", "rslora", "dora")
+"""Fields of `lora` that TRL alone takes."""
 LOSSES = {"dapo": True, "grpo": False}
 """Our `loss_type` to NeMo RL's `token_level_loss`."""
 DEVICES = [f"policy.generation.colocated.resources.{name}" for name in ("gpus_per_node", "num_nodes")]
@@ -41,6 +43,8 @@ def limits(training: TrainingSettings, method: Method, devices: int, looks: bool
         ]
     lora, strategy = training.lora, training.distribution.strategy
     unfit = {
+        **{f"lora.{name}: only TRL takes it. Leave it out.": bool(getattr(lora, name, 0)) for name in PEFT},
+        f"attention {training.attention!r}: NeMo RL decides it. Set null.": training.attention is not None,
         f"lora.quantise {lora and lora.quantise!r}: its LoRA trains on an unquantised base. Set none.": (
             lora is not None and lora.quantise != "none"
         ),

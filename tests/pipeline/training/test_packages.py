@@ -17,12 +17,24 @@ OFFLOADED = Training(distribution=Distribution(strategy="zero2", cpu_offload=Tru
     ("training", "lacks"),
     [
         (Training(), []),
+        (Training(attention="sdpa"), []),
+        (Training(attention="flash_attention_2"), ["lacks flash_attn.", "Install it", "training.attention to null"]),
+        (Training(dpo=DPO(trainer_args={"optim": "adamw_torch_fused"})), []),
+        (
+            Training(dpo=DPO(trainer_args={"optim": "paged_adamw_32bit"})),
+            ["lacks bitsandbytes", "optim to adamw"],
+        ),
+        (Training(dpo=DPO(trainer_args={"optim": "adamw_torch_8bit"})), ["lacks torchao", "dpo.trainer_args.optim"]),
+        (
+            Training(dpo=DPO(trainer_args={"use_liger_kernel": True})),
+            ["lacks liger_kernel", "kernel to false"],
+        ),
         (Training(lora=Lora(quantise="nf4")), ["lacks bitsandbytes", "quantise to none"]),
         (OFFLOADED, ["lacks deepspeed", "strategy to fsdp2"]),
     ],
 )
-def test_packages_of_the_extra_gpu_are_named_with_the_way_round(training: Training, lacks: list[str]) -> None:
-    missing = training_faults(recipe_of(training=training), [DPO()])
+def test_absent_packages_are_named_with_the_way_round(training: Training, lacks: list[str]) -> None:
+    missing = training_faults(recipe_of(training=training), [training.dpo])
     assert len(missing) == bool(lacks)
     assert all(words in line for line in missing for words in lacks)
 

@@ -152,6 +152,7 @@ SHORT = {"max_tokens": 16}
         pytest.param("grpo", {}, "of another shape", "cannot be loaded", marks=pytest.mark.variant),
         ("grpo", {}, "without a template", "no chat template"),
         ("grpo", {"grpo": LONG}, "", r"longest prompt has \d+ tokens .* more than the model's context of \d+"),
+        ("dpo", {"attention": "flash_attention_2"}, "", "lacks flash_attn"),
         ("dpo", {"dpo": DPO_SETTINGS.model_copy(update={"max_tokens": 24})}, "", r"\d+ of 48 prompts fill the 24"),
         ("sft", {"sft": SFT_SETTINGS.model_copy(update=SHORT)}, "", "tokens of max_tokens, or of the model's context"),
         pytest.param(

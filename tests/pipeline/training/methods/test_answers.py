@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from transformers import AutoTokenizer
 
+import benchmarks
 from pipeline.demo import MODEL_DIR
 from pipeline.models.rendering import rendered
 from pipeline.selection.tables import CHAT, to_rows
@@ -23,16 +24,9 @@ else call.function.arguments | tojson }}){% endfor %}{% endif %}<|im_end|>\n{% e
 """A template as chat models have them: with calls, and with a line break after an answer's end."""
 
 
-TURNS = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ TEXT }}<|im_end|>\n{% endfor %}"
-OPENS = "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
-DROPS_THOUGHTS = TURNS.replace("TEXT", "m.content.split('</think>')[-1]")
-WRITES_THOUGHTS = TURNS.replace(
-    "{{ TEXT }}",
-    "{% set parts = m.content.split('</think>') %}{% set thought = parts[0].strip('\n') if parts[1:] else '' %}"
-    "{{ '<think>\n' + thought.split('<think>\n')[-1] + '\n</think>\n' if m.role == 'assistant' else '' }}"
-    "{{ parts[-1].lstrip('\n') }}",
-)
-"""Reasoning models' templates, with and without the thought of an earlier answer."""
+TEMPLATES = Path(benchmarks.__file__).parent / "templates"
+QWEN3, OPENS = ((TEMPLATES / f"{name}.jinja").read_text() for name in ("qwen3", "thinkopen"))
+"""One writes a thought before the last answer alone, the other opens one and takes thoughts out of answers."""
 
 
 def asked(name: str, arguments: Any) -> list[dict[str, Any]]:
@@ -90,10 +84,10 @@ def test_loss_falls_on_the_answer_and_its_end_alone(tokenizer: Any, stops: list[
 @pytest.mark.parametrize(
     ("template", "closes"),
     [
-        (DROPS_THOUGHTS + OPENS, "</think>\n\n"),
-        (WRITES_THOUGHTS + OPENS, "\n</think>\n"),
-        (WRITES_THOUGHTS + OPENS.replace("<think>\n", ""), ""),  # the model opens it, or not
-        (DROPS_THOUGHTS + OPENS.replace("<think>\n", "<think>\n\n</think>\n\n"), ""),
+        (OPENS, "</think>\n\n"),
+        (QWEN3, ""),  # the model opens it, or not
+        (QWEN3 + "{% if add_generation_prompt %}<think>\n{% endif %}", "\n</think>\n\n"),
+        ("{% set enable_thinking = false %}" + QWEN3, ""),
     ],
 )
 def test_an_answer_stands_behind_an_opened_thought(

@@ -13,7 +13,7 @@ from pipeline.recipe.methods import DPO
 from pipeline.training.methods import trainer_of
 from pipeline.training.methods.builder import training_tokenizer
 from tests.fork_server import ForkServer, result_of
-from tests.pipeline.training.methods.test_answers import WRITES_THOUGHTS
+from tests.pipeline.training.methods.test_answers import QWEN3
 from tests.pipeline.training.plans import folder, make_plan
 
 pytestmark = pytest.mark.slow  # its imports take seconds
@@ -35,8 +35,7 @@ def pairs(root: Path, template: str) -> tuple[Any, Any]:
 
 def test_pairs_have_the_prompt_that_is_served(tmp_path: Path) -> None:
     """Where the template renders it otherwise once an answer follows."""
-    opens = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-    rows, tokenizer = pairs(tmp_path, WRITES_THOUGHTS + opens)
+    rows, tokenizer = pairs(tmp_path, QWEN3)
     for row in rows:
         prompt, chosen, rejected = (tokenizer.decode(row[f"{part}_ids"]) for part in ("prompt", "chosen", "rejected"))
         question = prompt.split("user\n")[1].split("<|im_end|>")[0]

@@ -1,19 +1,22 @@
 """Methods of tables: balance of the two kinds of thumbs, what is refused, what a step takes."""
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from pydantic import ValidationError
 
 from pipeline.core.storage import model_ref
 from pipeline.demo import MODEL_DIR
 from pipeline.recipe import Training
-from pipeline.recipe.methods import KTO, SFT, Method
+from pipeline.recipe.methods import DPO, GRPO, KTO, SFT, Method
 from pipeline.training.methods import trainer_of
 from pipeline.training.methods.answers import TokenisedAnswers
 from pipeline.training.methods.builder import MethodTrainer
+from tests.pipeline.training.plans import make_plan
 
 pytestmark = pytest.mark.slow  # its imports take seconds
 
@@ -59,16 +62,28 @@ def test_a_device_with_one_row_at_once_is_refused(monkeypatch: pytest.MonkeyPatc
 
 
 def test_arguments_are_those_of_the_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = arguments(KTO(beta=0.3, trainer_args={"loss_type": "apo_zero_unpaired"}), monkeypatch)
-    assert (found.beta, found.loss_type, found.max_length) == (0.3, "apo_zero_unpaired", 1024)
+    found = arguments(KTO(beta=0.3, max_tokens=5000, trainer_args={"loss_type": "apo_zero_unpaired"}), monkeypatch)
+    assert (found.beta, found.loss_type, found.max_length) == (0.3, "apo_zero_unpaired", 1024), (
+        "no more than the context"
+    )
     assert (found.desirable_weight * 3, found.train_sampling_strategy) == (found.undesirable_weight, "sequential")
     other = arguments(SFT(trainer_args={"loss_type": "dft"}), monkeypatch)
     assert (other.loss_type, other.max_length, other.train_sampling_strategy) == ("dft", None, "sequential")
 
 
-@pytest.mark.parametrize(("method", "name"), [(KTO, "beta"), (KTO, "sync_ref_model"), (SFT, "packing"), (SFT, "seed")])
-def test_what_is_decided_elsewhere_is_refused(method: type[Method], name: str) -> None:
-    with pytest.raises(ValidationError, match=f"trainer_args: {name} would override"):
+@pytest.mark.parametrize(
+    ("method", "name", "words"),
+    [
+        (KTO, "beta", "would override"),
+        (KTO, "sync_ref_model", "would override"),
+        (SFT, "packing", "would override"),
+        (SFT, "seed", "would override"),
+        (GRPO, "chat_template_kwargs", "is decided by the recipe. Set base_model.chat"),
+        (DPO, "model_init_kwargs", "is decided by the recipe. Set training.attention"),
+    ],
+)
+def test_what_is_decided_elsewhere_is_refused(method: type[Method], name: str, words: str) -> None:
+    with pytest.raises(ValidationError, match=f"trainer_args: {name} {words}"):
         method.model_validate({"trainer_args": {name: 1}})
 
 
@@ -82,3 +97,13 @@ def test_work_counts_passes_without_a_gradient() -> None:
     kto = KTO().work(10, 20)
     assert (kto.trained, kto.flops_per_parameter) == (100 * 32 * 30, 12 * kto.trained)
     assert SFT().work(10, 20).flops_per_parameter == 6 * 100 * 16 * 30
+
+
+def test_a_balanced_router_can_still_generate(tmp_path: Path, family: Callable[[str], Path]) -> None:
+    """SFT of a mixture of experts: TRL asks for the router's logits."""
+    _, plan = make_plan(tmp_path, "sft", base=family("qwen3moe"))
+    builder = trainer_of(plan, tmp_path, reward=None)  # type: ignore[arg-type]
+    trainer: Any = builder.trainer(builder.arguments(), [])
+    assert trainer.aux_loss_enabled
+    asked = {"input_ids": torch.tensor([[0, 5, 6], [5, 6, 7]]), "attention_mask": torch.tensor([[0, 1, 1], [1, 1, 1]])}
+    assert trainer.model.generate(**asked, min_new_tokens=2, max_new_tokens=2).shape == (2, 5)

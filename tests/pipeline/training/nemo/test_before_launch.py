@@ -25,6 +25,8 @@ GRPO_ALONE = Selection(method="grpo")
         ({}, GRPO_ALONE, 1, []),
         ({}, Selection(), 1, ["DPO is not rendered", "SFT is not rendered", "KTO is not rendered"]),
         ({"lora": Lora(quantise="nf4")}, GRPO_ALONE, 1, ["training.lora.quantise 'nf4'"]),
+        ({"lora": Lora(modules_to_save=("lm_head",), dora=True), "attention": "sdpa"}, GRPO_ALONE, 1,
+         ["training.lora.modules_to_save", "training.lora.dora", "training.attention 'sdpa'"]),
         ({"grpo": DRAWN.model_copy(update={"trainer_args": {"grpo.seed": 3}})}, GRPO_ALONE, 1,
          ["training.grpo.trainer_args 'grpo.seed' is decided by the recipe"]),
         ({"grpo": DRAWN.model_copy(update={"trainer_args": {"grpo.async_grpo.enabled": True}})}, GRPO_ALONE, 1,

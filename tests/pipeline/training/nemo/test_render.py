@@ -36,7 +36,8 @@ OTHER: dict[str, dict[str, Any]] = {
         "loss_type": "grpo", "generation": "vllm_server", "kl_stop": 2.0,
         "trainer_args": {"policy.generation.top_p": 0.9},
     },
-    "lora": {"r": 8, "alpha": 16, "dropout": 0.1, "target_modules": "q_proj", "quantise": "nf4"},
+    "lora": {"r": 8, "alpha": 16, "dropout": 0.1, "target_modules": "q_proj", "quantise": "nf4",
+             "modules_to_save": ("lm_head",), "trainable_tokens": ("<think>",), "rslora": True, "dora": True},
     "validation": {
         "every_steps": 1, "prompts": 5, "samples": 3, "max_completion_tokens": 16,
     },
@@ -45,7 +46,7 @@ OTHER: dict[str, dict[str, Any]] = {
     },
     "distribution": {"strategy": "zero2", "cpu_offload": True},
     "training": {
-        "engine": "trl",
+        "engine": "trl", "attention": "eager",
         "seed": 7, "threads": 2, "timeout_s": 1.0, "grace_s": 5.0,
         "sentinel": {"kl_stop": 3.0}, "lora": None,
     },

@@ -1,0 +1,64 @@
+"""The adapter of a training: PEFT's configuration of it, and what it reaches of the model."""
+
+from collections import Counter, defaultdict
+from typing import Any
+
+from peft import LoraConfig
+from peft.tuners.lora import LoraLayer
+from torch.nn import Parameter
+
+from pipeline.recipe import Lora
+
+
+def adapter_config(lora: Lora, model: Any, tokenizer: Any) -> LoraConfig:
+    """Raises ValueError for trainable tokens that the tokenizer or the model does not have."""
+    whole = list(lora.modules_to_save)
+    return LoraConfig(
+        r=lora.r,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        use_rslora=lora.rslora,
+        use_dora=lora.dora,
+        target_modules=lora.target_modules,
+        exclude_modules=shared_modules(model) or None,
+        modules_to_save=whole or None,
+        ensure_weight_tying=bool(whole),
+        trainable_token_indices=_token_ids(lora.trainable_tokens, model, tokenizer) or None,
+        task_type="CAUSAL_LM",
+    )
+
+
+def _token_ids(tokens: tuple[str, ...], model: Any, tokenizer: Any) -> list[int]:
+    vocabulary, rows = tokenizer.get_vocab(), len(model.get_input_embeddings().weight)
+    if absent := [token for token in tokens if vocabulary.get(token, rows) >= rows]:
+        raise ValueError(
+            f"training.lora.trainable_tokens: {', '.join(map(repr, absent))} is no token of the base model's "
+            f"tokenizer with one of the {rows} rows of its embedding. Add it to both, or leave it out."
+        )
+    return [vocabulary[token] for token in tokens]
+
+
+def shared_modules(model: Any) -> list[str]:
+    """Names of modules whose weight several layers use, but for a tied embedding: they get no adapter, for what one of
+    the layers learned would be merged into all."""
+    users: dict[int, list[str]] = defaultdict(list)
+    for name, module in model.named_modules(remove_duplicate=False):
+        if isinstance(weight := getattr(module, "weight", None), Parameter):
+            users[id(weight)].append(name)
+    users.pop(id(model.get_input_embeddings().weight), None)
+    return [name for names in users.values() if len(names) > 1 for name in names]
+
+
+def reached(model: Any) -> str:
+    """The modules with an adapter, for people: how many of each name."""
+    names = Counter(name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, LoraLayer))
+    return f"adapters on {names.total()} modules: {', '.join(f'{name} {names[name]}' for name in sorted(names))}"
+
+
+def keep_adapter_precision(model: Any) -> None:
+    """What is trained under an adapter in fp32. TRL makes adapters on a base in 4 bits bf16, and PEFT copies a module
+    that is trained whole in the base's precision: an update of 1e-6 is lost in both. PEFT loads a checkpoint's in fp32,
+    so that a training that was resumed would be another one."""
+    for weight in model.parameters():
+        if weight.requires_grad:
+            weight.data = weight.data.float()
