@@ -197,7 +197,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "pipeline/rollout", "controller", "drive", "phases", "guards", "watched", "servers", "propose", "decision"
     ),
     "pipeline/rollout/reconcile.py": _named("pipeline/rollout", "guards", "phases", "servers", "watched", "decision"),
-    "pipeline/rollout/record.py": _named("pipeline/rollout", "guards", "phases"),
+    "pipeline/rollout/record.py": _named("pipeline/rollout", "guards", "phases", "drive", "watched", "decision"),
     "pipeline/training/checkpoints/checkpointer.py": _named(
         "pipeline/training/checkpoints",
         "checkpointer",

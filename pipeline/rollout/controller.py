@@ -261,13 +261,13 @@ def _router(state: RolloutState, ports: RolloutPorts, now: float) -> _Router:
     asked = asked_for(read)
     if asked is not None and lowered_by_hand(read, state, wanted):
         reason = f"the router was asked for {asked.canary_weight}%, not {wanted.canary_weight}%"
-        return _Router(f"{reason}: somebody took requests from the canary", True, lowered_to=asked.canary_weight)
+        return _Router(f"{reason}: somebody took requests from the canary", lowered_to=asked.canary_weight)
     if not isinstance(read, Split):
         return _Router(f"the router is not settled: {read.reason}" if read else "the router has no split", True)
     if read.rollout != wanted.rollout:
         return _Router(f"the router has the split of rollout {read.rollout}", True)
     reason = f"the router reads {read.canary_weight}%, not {wanted.canary_weight}%"
-    if wanted.canary_weight and read.expires_at is not None and read.expires_at <= now:
+    if read.expires_at is not None and read.expires_at <= now:
         return _Router("the router's lease ran out: the champion served alone", True)
     if read.routes_like(wanted):
         return _Router()

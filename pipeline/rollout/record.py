@@ -206,9 +206,7 @@ class RolloutState(Record):
     @property
     def confirmed_weight(self) -> int:
         """Percent on the canary that was last read back as asked for."""
-        return (
-            self.proposal.policy.weight_at(self.confirmed_stage) if self.proposal and self.confirmed_stage >= 0 else 0
-        )
+        return self.opened.policy.weight_at(self.confirmed_stage) if self.confirmed_stage >= 0 else 0
 
     @property
     def canary_weight(self) -> int:
@@ -219,32 +217,34 @@ class RolloutState(Record):
 
     @property
     def waits_for_approval(self) -> bool:
-        return self.phase is Phase.GATED and self.proposal is not None and self.proposal.policy.needs_approval
+        return self.phase is Phase.GATED and self.opened.policy.needs_approval
 
     @property
     def supersedable(self) -> bool:
         """Whether a newer candidate may take its place: before traffic, or held at its first weight at the most. A
         rollout that is being observed goes on, or a candidate each night would end every dwell."""
-        if self.phase is not Phase.HELD or self.proposal is None:
+        if self.phase is not Phase.HELD:
             return self.phase in BEFORE_TRAFFIC
-        return self.weight_in_force <= self.proposal.policy.weights[0]
+        return self.weight_in_force <= self.opened.policy.weights[0]
 
     @property
     def warm_until(self) -> float:
         """Until when the champion before the promoted one stays loaded; 0 unless the rollout ended in a promotion."""
-        if self.phase is not Phase.PROMOTED or self.proposal is None:
+        if self.phase is not Phase.PROMOTED:
             return 0.0
-        return self.past.champion_since + self.proposal.policy.keep_warm_s
+        return self.past.champion_since + self.opened.policy.keep_warm_s
 
 
 def read_events(store: Store, model_name: str) -> list[RolloutEvent]:
     """The log, in order. Raises ValueError when an event is unreadable or missing."""
     written = len(list(store.path(layout.rollout(model_name, "events")).glob("[0-9]*.json")))
-    events = [store.read(_name(model_name, epoch), RolloutEvent) for epoch in range(1, written + 1)]
-    if None in events:
-        gap = store.path(_name(model_name, events.index(None) + 1))
-        raise ValueError(f"{gap} is missing, though later events are there. Restore it from a backup.")
-    return [event for event in events if event is not None]
+    events: list[RolloutEvent] = []
+    for name in (_name(model_name, epoch) for epoch in range(1, written + 1)):
+        event = store.read(name, RolloutEvent)
+        if event is None:
+            raise ValueError(f"{store.path(name)} is missing, though later events are there. Restore it from a backup.")
+        events.append(event)
+    return events
 
 
 def append(store: Store, model_name: str, state: RolloutState, event: RolloutEvent) -> bool:

@@ -153,7 +153,7 @@ def test_the_champion_is_no_candidate(world):
 
 def test_what_a_lease_that_ran_out_hid_is_no_evidence(world):
     world.observe()
-    world.tick(POLICY.lease_s + 1)
+    world.tick(POLICY.lease_s)
     assert (world.state.watch.misses, world.state.watch.evidence.canary.requests) == (1, 0)
     assert world.tick_until("promoted", "held").phase is Phase.PROMOTED
 

@@ -145,6 +145,7 @@ def test_evidence_that_cannot_be_added_to_starts_over(world, change):
         (lambda split: Unsettled(reason="one proxy lags"), "the router is not settled: one proxy lags"),
         (lambda split: None, "the router has no split"),
         (lambda split: split.model_copy(update={"canary": split.champion}), "between other models"),
+        (lambda split: split.model_copy(update={"rollout": "another"}), "the split of rollout another"),
     ],
 )
 def test_requests_that_others_may_have_answered_are_no_evidence(world, read, words):
