@@ -17,7 +17,7 @@ from pipeline.rollout.record import (
     read_events,
     step_event,
 )
-from pipeline.rollout.router import Split, Unsettled
+from pipeline.rollout.router import Readiness, Split, Unsettled
 from tests.pipeline.rollout.conftest import BASE, NAME, POLICY, decided
 from tests.pipeline.rollout.reports import proposal
 
@@ -215,6 +215,18 @@ def test_an_unread_router_is_asked_for_less_alone(world, monkeypatch, phase, fie
     done = reconcile(world.ports(), 1.0)
     assert applied == asked
     assert any("no route to host" in error for error in done.errors)
+
+
+def test_the_weight_of_another_rollout_is_not_its_own(world, monkeypatch):
+    """So its first weight rises from 0, and waits for the slot; what is asked for meanwhile is the epoch before's."""
+    applied = []
+    world.router.read = lambda: in_force(50, rollout="before")
+    world.router.apply = lambda split: applied.append((split.epoch, split.canary_weight, split.champion_weight))
+    world.router.ready = lambda of: Readiness()
+    monkeypatch.setattr("pipeline.rollout.reconcile.read_events", lambda *_: [])
+    monkeypatch.setattr("pipeline.rollout.reconcile.fold", lambda _: state(Phase.SHIFTING, offered=True))
+    assert "The weight stays at 0%, because no server answers" in reconcile(world.ports(), 1.0).errors[0]
+    assert applied == [(3, 0, 100)]
 
 
 @pytest.mark.parametrize(
