@@ -31,7 +31,7 @@ def tensors(folder: Path, tokenizer: Any, lora: Lora | None) -> Findings:
         "ok", question, f"{type(model).__name__}, {sum(p.numel() for p in model.parameters()):,} parameters"
     )
     if lora is not None:
-        yield from _adapters(model, lora)
+        yield from _adapters(model, tokenizer, lora)
 
 
 def _on_meta(folder: Path) -> tuple[Any, dict[str, Any]]:
@@ -66,8 +66,10 @@ def _rows(model: Any, tokenizer: Any, tokens: Mapping[str, int]) -> Findings:
         yield BaseFinding("warning", "weights", f"{text}: a run whose rows hold one stops before labels.")
 
 
-def _adapters(model: Any, lora: Lora) -> Findings:
-    from peft import LoraConfig, get_peft_model
+def _adapters(model: Any, tokenizer: Any, lora: Lora) -> Findings:
+    from peft import get_peft_model
+
+    from pipeline.models.adapters import adapter_config
 
     question, tied = "adapters", bool(getattr(model.config.get_text_config(), "tie_word_embeddings", False))
     ends = [model.get_input_embeddings(), *([model.get_output_embeddings()] if model.get_output_embeddings() else [])]
@@ -76,12 +78,10 @@ def _adapters(model: Any, lora: Lora) -> Findings:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            adapted: Any = get_peft_model(model, LoraConfig(target_modules=lora.target_modules, task_type="CAUSAL_LM"))
+            adapted: Any = get_peft_model(model, adapter_config(lora, model, tokenizer))
     except ValueError as error:
         why = " ".join(str(error).split())[:200]
-        yield BaseFinding(
-            "error", question, f"training.lora.target_modules {lora.target_modules}: {why} Set all-linear."
-        )
+        yield BaseFinding("error", question, f"training.lora cannot be trained on it: {why}")
         return
     reached: list[str] = adapted.targeted_module_names
     if tied and (both := sorted(embeddings & set(reached))):

@@ -12,11 +12,12 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
 from pipeline.core.storage import DatasetRef
+from pipeline.models.adapters import adapter_config, keep_adapter_precision, reached
+from pipeline.models.positions import count_positions_from_first_token
 from pipeline.models.rendering import refuse_unrendered, rendered, with_tools
 from pipeline.models.tokenizer import context_length, load_tokenizer, stop_ids
 from pipeline.serving.loaded import use_stop_ids_only
 from pipeline.training.journal import emit
-from pipeline.training.methods.adapters import adapter_config, keep_adapter_precision, reached
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.rates import Clock, TokenCounter, Tokens
 from pipeline.training.reward_function import RewardFunction
@@ -78,6 +79,8 @@ class MethodTrainer:
             peft_config=None if lora is None else adapter_config(lora, model, tokenizer),
             callbacks=list(callbacks),
         )
+        for each in filter(None, (model, getattr(trainer, "ref_model", None))):
+            count_positions_from_first_token(each)
         if lora is not None:
             keep_adapter_precision(trainer.model)
             emit(reached(trainer.model))

@@ -44,6 +44,7 @@ def test_other_families_can_be_trained(family: Family) -> None:
     assert [(name, each) for name, of in found.items() for each in of if each.level == "error"] == []
     texts = {name: "; ".join(each.text for each in of) for name, of in found.items()}
     assert "gemma3 with gemma3_text, context 512 tokens" in texts["gemma3c"]
+    assert "down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj" in texts["gemma3c"], "not the vision tower's"
     assert "gpt2, context 256 tokens" in texts["gpt2"]
     assert "pads with </s>, stops at </s>" in texts["mistral"]
     assert "no place for a second user message in a row" in texts["mistral"]
@@ -127,7 +128,7 @@ def test_what_the_class_does_not_use_is_a_warning(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "complaint"),
     [
-        ("nothing", "adapters: training.lora.target_modules nothing: Target modules nothing not found"),
+        ("nothing", "adapters: training.lora cannot be trained on it: Target modules nothing not found"),
         (".*(q_proj|lm_head)", "adapters: training.lora.target_modules reaches lm_head, which is tied"),
     ],
 )

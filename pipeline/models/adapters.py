@@ -5,7 +5,7 @@ from typing import Any
 
 from peft import LoraConfig
 from peft.tuners.lora import LoraLayer
-from torch.nn import Parameter
+from torch.nn import Linear, Parameter
 
 from pipeline.recipe import Lora
 
@@ -20,7 +20,7 @@ def adapter_config(lora: Lora, model: Any, tokenizer: Any) -> LoraConfig:
         use_rslora=lora.rslora,
         use_dora=lora.dora,
         target_modules=lora.target_modules,
-        exclude_modules=shared_modules(model) or None,
+        exclude_modules=[*shared_modules(model), *modules_beside_the_text(model)] or None,
         modules_to_save=whole or None,
         ensure_weight_tying=bool(whole),
         trainable_token_indices=_token_ids(lora.trainable_tokens, model, tokenizer) or None,
@@ -47,6 +47,15 @@ def shared_modules(model: Any) -> list[str]:
             users[id(weight)].append(name)
     users.pop(id(model.get_input_embeddings().weight), None)
     return [name for names in users.values() if len(names) > 1 for name in names]
+
+
+def modules_beside_the_text(model: Any) -> list[str]:
+    """Linear layers of a composite that text does not pass through, such as a vision tower's."""
+    if model.config.get_text_config() is model.config:
+        return []
+    text, head = model.get_decoder(), model.get_output_embeddings()
+    read = {id(module) for module in (head, *text.modules())}
+    return [name for name, module in model.named_modules() if isinstance(module, Linear) and id(module) not in read]
 
 
 def reached(model: Any) -> str:

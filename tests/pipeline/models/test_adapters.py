@@ -9,8 +9,8 @@ from peft import get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from pipeline.demo import MODEL_DIR
+from pipeline.models.adapters import adapter_config, keep_adapter_precision, reached
 from pipeline.recipe import Lora
-from pipeline.training.methods.adapters import adapter_config, keep_adapter_precision, reached
 from pipeline.training.rates import shape_of
 
 pytestmark = pytest.mark.slow  # its imports take seconds
