@@ -1,17 +1,19 @@
-"""The weights that a training leaves: an adapter, and the model with it merged in, each published in one step, without
+"""The weights that a training leaves: an adapter, and the base with it merged in, each published in one step, without
 what says where it lies."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.core.locations import record_of_iteration
+from pipeline.core.model_files import ADAPTER, adapter_config
 from pipeline.core.storage import CheckpointRef, ModelRef, Store, digest_dir, publish_dir
-from pipeline.training.checkpoints import MANIFEST
+from pipeline.models.export import copy_tokenizer
+from pipeline.models.same_function import PROMPTS, TOKENS, export_policy
 from pipeline.training.journal import emit
 from pipeline.training.plan import TrainingPlan
 
@@ -20,8 +22,15 @@ if TYPE_CHECKING:
 
 NEEDLESS = ("README.md", "training_args.bin")
 """An empty model card with the base's path, ours being in the registry; the trainer's arguments, which are not read."""
-CONFIG = "adapter_config.json"
+ADAPTER_FILES = (ADAPTER, "adapter_model.safetensors")
 BASE = "base_model_name_or_path"
+
+
+class Exported(NamedTuple):
+    """What was published, and by how much rounding to the base's dtypes moves a token's log-probability."""
+
+    checkpoint: CheckpointRef
+    merged_nats: float
 
 
 def without_places(folder: Path) -> None:
@@ -29,7 +38,7 @@ def without_places(folder: Path) -> None:
     names a base model under the data root by the way to it from there."""
     for name in NEEDLESS:
         (folder / name).unlink(missing_ok=True)
-    path = folder / CONFIG
+    path = folder / ADAPTER
     if not path.is_file():
         return
     config = json.loads(path.read_text())
@@ -46,70 +55,102 @@ def publish_weights(final: Path, write: Callable[[Path], object]) -> ModelRef:
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
     write(staging)
-    without_places(staging)
     shutil.rmtree(final, ignore_errors=True)
     publish_dir(staging, final)
     return ModelRef(uri=str(final), digest=digest_dir(final))
 
 
-def take_back(plan: TrainingPlan, trainer: Trainer, folder: Path, best: Path | None) -> CheckpointRef:
+def take_back(plan: TrainingPlan, folder: Path, best: Path | None) -> Exported:
     """Publish the best checkpoint of a training that was stopped; without any, the base model is the best there is."""
     if best is None:
         emit("stopped before any checkpoint: the base model stands")
-        return CheckpointRef(adapter=plan.base, model=plan.base, step=0)
+        return Exported(CheckpointRef(adapter=plan.base, model=plan.base, step=0), 0.0)
     emit(f"the best checkpoint is {best.name}: it stays, and what came after it does not")
+    step = int(best.name.removeprefix("step-"))
+    if plan.training.lora is not None:
+        return publish_adapter(plan, folder, step, lambda to: copy_adapter(best, to))
+    from transformers import AutoModelForCausalLM
 
-    def copy(to: Path) -> None:
-        for file in [*best.glob("*.safetensors"), *best.glob("*.json")]:
-            if file.name not in ("trainer_state.json", MANIFEST):
-                shutil.copy2(file, to)
-
-    return _publish(plan, trainer, folder, copy, int(best.name.removeprefix("step-")))
+    return publish_state(plan, folder, step, AutoModelForCausalLM.from_pretrained(best).state_dict())
 
 
-def export(plan: TrainingPlan, trainer: Trainer, folder: Path) -> CheckpointRef | None:
+def export(plan: TrainingPlan, trainer: Trainer, folder: Path) -> Exported | None:
     """Publish what was trained. Every rank takes part, for a sharded model is gathered; the first has the result."""
     accelerator: Any = trainer.accelerator
     state = accelerator.get_state_dict(trainer.model_wrapped)
     if not accelerator.is_main_process:
         return None
-    trained: Any = accelerator.unwrap_model(trainer.model)
-    for name in getattr(trained, "all_tied_weights_keys", {}):
-        state.pop(name, None)  # what FSDP2 and ZeRO gather has a second copy of an output that is the embedding
-    return _publish(
-        plan, trainer, folder, lambda to: trained.save_pretrained(to, state_dict=state), trainer.state.global_step
-    )
-
-
-def _publish(
-    plan: TrainingPlan, trainer: Trainer, folder: Path, write: Callable[[Path], object], step: int
-) -> CheckpointRef:
-    """The adapter, and the model with it merged in: what is evaluated is what will be served. The merge is into a fresh
-    copy of the base; a training without an adapter has the model in both."""
-    import torch
-    from peft import PeftModel
-    from transformers import AutoModelForCausalLM, GenerationConfig
-
-    theirs, tokenizer = Path(plan.base.uri, "generation_config.json"), trainer.processing_class
-
-    def publish(name: str, write: Callable[[Path], object]) -> ModelRef:
-        def whole(staging: Path) -> None:
-            write(staging)
-            tokenizer.save_pretrained(staging)  # type: ignore[union-attr]
-            ours = staging / theirs.name
-            if not theirs.is_file():
-                ours.unlink(missing_ok=True)
-            elif ours.is_file():  # the base's as it is: a training neither goes by what it says about sampling nor
-                shutil.copyfile(theirs, ours)  # decides it
-
-        return publish_weights(folder / name, whole)
-
+    step, trained = trainer.state.global_step, accelerator.unwrap_model(trainer.model)
     if plan.training.lora is None:
-        model = publish("model", write)
-        return CheckpointRef(adapter=model, model=model, step=step)
-    adapter = publish("adapter", write)
-    dtype = torch.bfloat16 if torch.cuda.is_available() else torch.float32
-    base: Any = AutoModelForCausalLM.from_pretrained(plan.base.uri, dtype=dtype)
-    base.generation_config = GenerationConfig()  # to write a file of contradictions raises; the base's own is copied
-    merged: Any = PeftModel.from_pretrained(base, adapter.uri).merge_and_unload()
-    return CheckpointRef(adapter=adapter, model=publish("model", merged.save_pretrained), step=step)
+        return publish_state(plan, folder, step, state)
+    return publish_adapter(plan, folder, step, lambda to: trained.save_pretrained(to, state_dict=state))
+
+
+def copy_adapter(source: Path, to: Path) -> None:
+    for name in ADAPTER_FILES:
+        shutil.copyfile(source / name, to / name)
+
+
+def publish_adapter(plan: TrainingPlan, folder: Path, step: int, write: Callable[[Path], object]) -> Exported:
+    """Publish the adapter that `write` leaves, and the base with it merged in: what is evaluated is what is served.
+    Raises ValueError for an adapter that is not the base's, and as `export_policy` does."""
+
+    def whole(staging: Path) -> None:
+        write(staging)
+        without_places(staging)
+        copy_tokenizer(Path(plan.base.uri), staging)
+
+    adapter = publish_weights(folder / "adapter", whole)
+    model, nats = _publish_model(plan, folder, lambda base: _with_adapter(base, Path(adapter.uri)))
+    return Exported(CheckpointRef(adapter=adapter, model=model, step=step), nats)
+
+
+def publish_state(plan: TrainingPlan, folder: Path, step: int, state: Mapping[str, Any]) -> Exported:
+    """Publish a model whose weights were all trained; `state` is its class's. The adapter is the model."""
+
+    def change(base: Any) -> Any:
+        base.load_state_dict(state)
+        return base
+
+    model, nats = _publish_model(plan, folder, change)
+    return Exported(CheckpointRef(adapter=model, model=model, step=step), nats)
+
+
+def _with_adapter(base: Any, folder: Path) -> Any:
+    from peft import PeftModel, get_peft_model_state_dict
+    from safetensors import safe_open
+
+    adapter_config(folder)  # refuses what PEFT would import for it
+    policy = PeftModel.from_pretrained(base, str(folder))
+    with safe_open(folder / ADAPTER_FILES[1], framework="pt") as file:
+        held = set(file.keys())
+    if differ := sorted(held ^ get_peft_model_state_dict(policy).keys()):
+        raise ValueError(
+            f"The weights in {folder} are not of an adapter of the base model: {len(differ)} are missing or don't "
+            f"belong, such as {differ[0]}. Train on the same base."
+        )
+    return policy
+
+
+def _publish_model(plan: TrainingPlan, folder: Path, change: Callable[[Any], Any]) -> tuple[ModelRef, float]:
+    """Publish the base as `change` leaves it. Raises ValueError as `export_policy` does."""
+    nats: list[float] = []
+
+    def write(staging: Path) -> None:
+        nats.append(export_policy(Path(plan.base.uri), change, _prompts(plan), staging))
+
+    return publish_weights(folder / "model", write), nats[0]
+
+
+def _prompts(plan: TrainingPlan) -> list[list[int]]:
+    """The first tokens of a few of the plan's prompts."""
+    import pyarrow.parquet as pq
+
+    from pipeline.models.rendering import rendered
+    from pipeline.models.tokenizer import load_tokenizer
+
+    assert plan.data is not None, "only a plan that trains comes here"
+    tokenizer = load_tokenizer(plan.base.uri)
+    column = pq.read_table(plan.data.uri, columns=["prompt"])["prompt"].to_pylist()
+    texts = dict.fromkeys(rendered(tokenizer, prompt) for prompt in column[: 8 * PROMPTS])
+    return tokenizer([*texts][:PROMPTS], add_special_tokens=False, truncation=True, max_length=TOKENS)["input_ids"]

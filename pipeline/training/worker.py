@@ -139,24 +139,29 @@ def _train(
             raise TrainingBlocked(BLOCKED_WORDS)
         sys.exit(PREEMPTED)
     fence()
-    if progress.takes_back:
-        checkpoint = take_back(plan, trainer, folder, keeper.best()) if keeper else None
-    else:
-        checkpoint = export(plan, trainer, folder)
-    if checkpoint is None or keeper is None:
+    try:
+        if progress.takes_back:
+            exported = take_back(plan, folder, keeper.best()) if keeper else None
+        else:
+            exported = export(plan, trainer, folder)
+    except ValueError as error:
+        raise InvalidPlan(str(error)) from error
+    if exported is None or keeper is None:
         return None
     keeper.close(grace_s)
     shutil.rmtree(folder / "trl", ignore_errors=True)
-    journal.add("ended", checkpoint.step, why=progress.ending)
+    step = exported.checkpoint.step
+    journal.add("ended", step, why=progress.ending)
     history = [row for row in trainer.state.log_history if is_measured(row)]
     tokens, usd = spending_in(folder)
     return result_of(
         plan,
         read_journal(journal_file),
-        checkpoint,
+        exported.checkpoint,
+        merged_nats=exported.merged_nats,
         metrics=tuple({name: float(value) for name, value in row.items()} for row in history),
         health=progress.watch.health,
         judge_tokens=tokens,
         judge_usd=usd,
-        untrained_steps=trainer.state.max_steps - checkpoint.step if progress.solved or progress.watch.braked else 0,
+        untrained_steps=trainer.state.max_steps - step if progress.solved or progress.watch.braked else 0,
     )

@@ -16,7 +16,6 @@ from typing import Any
 import yaml
 
 from pipeline.core import layout
-from pipeline.core.model_files import adapter_config
 from pipeline.core.processes import Child
 from pipeline.core.storage import CheckpointRef, write_atomically
 from pipeline.rewards.custom import custom_scorer
@@ -25,7 +24,6 @@ from pipeline.training.journal import Kind, MetricsLog, TrainingJournal, read_jo
 from pipeline.training.nemo import data
 from pipeline.training.nemo.limits import EXAMPLE, checkout_fault
 from pipeline.training.nemo.output import (
-    ADAPTER,
     WEIGHTS,
     Output,
     Row,
@@ -49,7 +47,7 @@ from pipeline.training.nemo.render import (
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import PREEMPTED, TrainingResult
 from pipeline.training.sentinel import HealthMonitor
-from pipeline.training.weights import publish_weights
+from pipeline.training.weights import Exported, copy_adapter, publish_adapter, publish_state
 
 KILL_AFTER_S = 10.0
 IMPORTED = "imported"
@@ -74,12 +72,13 @@ def run(
     fence()
     saved = attempt.outcome()
     step = attempt.ours(saved.step) if saved else 0
-    checkpoint = CheckpointRef(adapter=plan.base, model=plan.base, step=0)  # stopped before it had anything
+    exported = Exported(CheckpointRef(adapter=plan.base, model=plan.base, step=0), 0.0)  # stopped before it had any
     if saved is not None:
-        checkpoint = export(plan, saved, folder, step, checkout, python)
+        exported = export(plan, saved, folder, step, checkout, python)
     attempt.journal.add("ended", step, why="stopped" if attempt.stopped else "done")
     events = read_journal(folder / layout.JOURNAL_FILE)
-    return result_of(plan, events, checkpoint, metrics=tuple(attempt.rows), health=attempt.watch.health)
+    found = {"metrics": tuple(attempt.rows), "health": attempt.watch.health, "merged_nats": exported.merged_nats}
+    return result_of(plan, events, exported.checkpoint, **found)
 
 
 def prepare(plan: TrainingPlan, folder: Path, checkout: Path) -> Path:
@@ -230,53 +229,22 @@ class _Attempt:
 
 def export(
     plan: TrainingPlan, saved: SavedCheckpoint, folder: Path, step: int, checkout: Path, python: Sequence[str]
-) -> CheckpointRef:
+) -> Exported:
     """Publish `adapter` and `model` in `folder`; without LoRA the one reference stands for both. LoRA is merged here:
     NeMo RL's converters merge Megatron checkpoints only. `step`: in optimizer steps. Raises RuntimeError when the
     conversion fails, ValueError for weights that are missing, don't belong or are not finite."""
-    tokenizer = data.tokenizer_of(plan)
-    source, converted = saved.folder / WEIGHTS, folder / ".hf"
-
-    def adapter(staging: Path) -> None:
-        for name in ADAPTER:
-            shutil.copy2(source / name, staging)
-        tokenizer.save_pretrained(staging)
-
-    def model(staging: Path) -> None:
-        trained = _merged(plan.base.uri, source) if plan.training.lora else _loaded(converted)
-        broken = next((name for name, value in trained.state_dict().items() if not bool(value.isfinite().all())), None)
-        if broken is not None:
-            raise ValueError(
-                f"{broken} in {saved.folder} is not finite: the training diverged. Lower the learning rate."
-            )
-        trained.save_pretrained(staging)
-        tokenizer.save_pretrained(staging)
-
     if plan.training.lora is not None:
-        copied = publish_weights(folder / "adapter", adapter)
-        return CheckpointRef(adapter=copied, model=publish_weights(folder / "model", model), step=step)
+        return publish_adapter(plan, folder, step, lambda to: copy_adapter(saved.folder / WEIGHTS, to))
+    converted = folder / ".hf"
     shutil.rmtree(converted, ignore_errors=True)  # the converter refuses to replace one
     line = conversion(saved.folder, str(converted), python)
     done = subprocess.run(line, cwd=checkout, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode:
         tail = "\n".join((done.stdout + done.stderr).splitlines()[-20:])
         raise RuntimeError(f"{' '.join(line)} ended with {done.returncode}. Its last lines:\n{tail}")
-    whole_model = publish_weights(folder / "model", model)
+    exported = publish_state(plan, folder, step, _loaded(converted).state_dict())
     shutil.rmtree(converted)
-    return CheckpointRef(adapter=whole_model, model=whole_model, step=step)
-
-
-def _merged(base: str, source: Path) -> Any:
-    from peft import PeftConfig, get_peft_model, set_peft_model_state_dict
-    from safetensors.torch import load_file
-    from transformers import AutoModelForCausalLM
-
-    adapter_config(source)  # refuses what PEFT would import for it
-    empty: Any = AutoModelForCausalLM.from_pretrained(base, dtype="auto")
-    model: Any = get_peft_model(empty, PeftConfig.from_pretrained(str(source)))
-    loaded: Any = set_peft_model_state_dict(model, load_file(source / ADAPTER[1]))
-    _refuse_gaps(source, [name for name in loaded.missing_keys if "lora_" in name], loaded.unexpected_keys)
-    return model.merge_and_unload()
+    return exported
 
 
 def _loaded(source: Path) -> Any:
@@ -284,11 +252,7 @@ def _loaded(source: Path) -> Any:
 
     loaded: Any = AutoModelForCausalLM.from_pretrained(source, dtype="auto", output_loading_info=True)
     model, info = loaded
-    _refuse_gaps(source, info["missing_keys"], info["unexpected_keys"])
-    return model
-
-
-def _refuse_gaps(source: Path, missing: Sequence[str], unexpected: Sequence[str]) -> None:
-    gaps = {"are missing": sorted(missing), "don't belong": sorted(unexpected)}
+    gaps = {"are missing": sorted(info["missing_keys"]), "don't belong": sorted(info["unexpected_keys"])}
     if problems := [f"{len(names)} {what}, such as {names[0]}" for what, names in gaps.items() if names]:
         raise ValueError(f"The weights in {source} are not the model's: {'; '.join(problems)}. Train on the same base.")
+    return model
