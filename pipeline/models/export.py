@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from safetensors import safe_open
 
-from pipeline.core.model_files import INDEX, header, weight_files
+from pipeline.core.model_files import INDEX, ONE_FILE, header, model_files, weight_files
+from pipeline.models.rendering import TEMPLATES
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,7 +24,6 @@ OTHER_WEIGHTS = (
 NOT_COPIED = ("README.md", "params.json", "trainer_state.json", "optimizer.json")
 """The base's model card, the config of Mistral's own weights, and what a training leaves beside weights."""
 CONFIGS = ("config.json", "generation_config.json")
-TEMPLATES = "additional_chat_templates"
 
 
 class StoredTensor(NamedTuple):
@@ -35,21 +35,19 @@ class StoredTensor(NamedTuple):
     new: Tensor | None
 
 
-def copied_files(base: Path) -> list[Path]:
-    """Relative names of the files that an export takes over from its base."""
-    sharded = weight_files(base) != [base / "model.safetensors"]
-    files = [path for path in sorted(base.iterdir()) if path.is_file() and not path.name.startswith(".")]
-    kept = [path for path in files if not path.name.endswith(OTHER_WEIGHTS) and path.name not in NOT_COPIED]
-    index = [base / INDEX] if sharded else []
-    return [path.relative_to(base) for path in [*kept, *index, *sorted((base / TEMPLATES).glob("*.jinja"))]]
+def copied_files(base: Path) -> list[str]:
+    """The files that an export takes over from its base, by their names relative to it."""
+    index = [INDEX] if weight_files(base) != [base / ONE_FILE] else []
+    kept = [name for name in model_files(base) if not name.endswith(OTHER_WEIGHTS) and name not in NOT_COPIED]
+    return [*index, *(name for name in kept if Path(name).parent.name in ("", TEMPLATES))]
 
 
 def copy_tokenizer(base: Path, to: Path) -> None:
     """What belongs to the base's tokenizer and processor, for an adapter."""
-    _copy(base, [name for name in copied_files(base) if name.name not in (*CONFIGS, INDEX)], to)
+    _copy(base, [name for name in copied_files(base) if name not in (*CONFIGS, INDEX)], to)
 
 
-def _copy(base: Path, names: list[Path], to: Path) -> None:
+def _copy(base: Path, names: list[str], to: Path) -> None:
     for name in names:
         (to / name).parent.mkdir(exist_ok=True)
         shutil.copyfile(base / name, to / name)
@@ -102,7 +100,7 @@ def write_model(base: Path, state: Mapping[str, Tensor], to: Path) -> None:
     base's dtype. Raises ValueError for values that are not finite there, and as `places` does."""
     import torch
 
-    _copy(base, [*copied_files(base), *(path.relative_to(base) for path in weight_files(base))], to)
+    _copy(base, [*copied_files(base), *(path.name for path in weight_files(base))], to)
     offsets = {path.name: _offsets(path) for path in weight_files(base)}
     for file, name, held, new in stored_tensors(base, state):
         if new is None or torch.equal(new.cpu(), held.to(new.dtype)):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import safe_open
 
-from pipeline.core.model_files import header, weight_files
+from pipeline.core.model_files import header, model_files, weight_files
 from pipeline.models.export import copied_files, places, saved_state, stored_tensors, write_model
 
 if TYPE_CHECKING:
@@ -90,11 +90,10 @@ def refuse_changed_files(base: Path, folder: Path, state: Mapping[str, Tensor]) 
     import torch
 
     copied = copied_files(base)
-    others = {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
-    others ^= {*copied, *(path.relative_to(base) for path in weight_files(base))}
-    differ = [str(name) for name in copied if not filecmp.cmp(base / name, folder / name, shallow=False)]
+    others = {*model_files(folder)} ^ {*copied, *(path.name for path in weight_files(base))}
+    differ = [name for name in copied if not filecmp.cmp(base / name, folder / name, shallow=False)]
     differ += [path.name for path in weight_files(base) if header(path) != header(folder / path.name)]
-    if differ := [*differ, *sorted(map(str, others))]:
+    if differ := [*differ, *sorted(others)]:
         raise ValueError(f"{folder} is not {base} with other weights: {', '.join(differ)}.")
     for file, name, held, new in stored_tensors(base, state):
         with safe_open(folder / file.name, framework="pt") as written:
