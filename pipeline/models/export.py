@@ -21,7 +21,7 @@ OTHER_WEIGHTS = (
     ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".gguf", ".ggml", ".index.json",
 )  # fmt: skip
 """Endings of weights and of their indices: an engine that prefers one of these would serve the base model."""
-NOT_COPIED = ("README.md", "params.json", "trainer_state.json", "optimizer.json")
+NOT_COPIED = ("README.md", "params.json", "trainer_state.json")
 """The base's model card, the config of Mistral's own weights, and what a training leaves beside weights."""
 CONFIGS = ("config.json", "generation_config.json")
 

@@ -4,17 +4,20 @@ import json
 import re
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.core.model_files import model_files
 from pipeline.core.storage import ModelRef, Store, digest_dir
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import problems
 from pipeline.recipe import Checkpoints
 from pipeline.recipe.methods import METHODS
+from pipeline.recipe.training import Lora
 from pipeline.rollout.blocks import ErasureBlock, block
 from pipeline.training.checkpoints.mirror import mirror_folder, places_of
 from pipeline.training.launch import TrainingRefused, train
@@ -140,6 +143,7 @@ def damaged(root: Path, how: str) -> Path:
 
 LONG = GRPO_SETTINGS.model_copy(update={"max_completion_tokens": 10_000})
 SHORT = {"max_tokens": 16}
+TIED = {"lora": Lora(target_modules=".*embed_tokens"), "sft": SFT_SETTINGS.model_copy(update={"steps": 1})}
 
 
 @pytest.mark.parametrize(
@@ -155,6 +159,7 @@ SHORT = {"max_tokens": 16}
         ("dpo", {"attention": "flash_attention_2"}, "", "lacks flash_attn"),
         ("dpo", {"dpo": DPO_SETTINGS.model_copy(update={"max_tokens": 24})}, "", r"\d+ of 48 prompts fill the 24"),
         ("sft", {"sft": SFT_SETTINGS.model_copy(update=SHORT)}, "", "tokens of max_tokens, or of the model's context"),
+        ("sft", TIED, "", r"The merged model against the policy: a token's log-probability differs by .* nats"),
         pytest.param(
             "kto", {"kto": KTO_SETTINGS.model_copy(update=SHORT)}, "", "tokens of max_tokens", marks=pytest.mark.variant
         ),
@@ -175,6 +180,21 @@ def test_what_no_retry_makes_fit_is_64(
     assert attempt(fork_server, store, plan) == NEVER_RETRY, fork_server.said()
     assert re.search(complaint, fork_server.said()), fork_server.said()
     assert not (folder(store, plan) / "result.json").exists()
+
+
+@pytest.mark.parametrize("lora", one_and_variants([Lora(r=2), None]))
+def test_another_familys_export_is_its_base(
+    lora: Lora | None, family: Callable[[str], Path], tmp_path: Path, fork_server: ForkServer
+) -> None:
+    store, plan = make_plan(tmp_path, "sft", base=family("llama3"), lora=lora)
+    assert attempt(fork_server, store, plan) == 0, fork_server.said()
+    result = result_of(folder(store, plan) / "plan.json")
+    base, model, adapter = (Path(ref.uri) for ref in (plan.base, result.checkpoint.model, result.checkpoint.adapter))
+    assert model_files(model) == model_files(base) and 0 < result.merged_nats < 0.5
+    for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
+        assert (model / name).read_bytes() == (base / name).read_bytes()
+    assert (adapter / "tokenizer_config.json").read_bytes() == (base / "tokenizer_config.json").read_bytes()
+    assert (adapter == model) == (lora is None)
 
 
 def test_weights_that_are_no_numbers_stop_the_training(tmp_path: Path, fork_server: ForkServer) -> None:
