@@ -26,7 +26,7 @@ ADAPTER_FILES = (ADAPTER, "adapter_model.safetensors")
 BASE = "base_model_name_or_path"
 
 
-class Exported(NamedTuple):
+class TrainedWeights(NamedTuple):
     """What was published, and by how much rounding to the base's dtypes moves a token's log-probability."""
 
     checkpoint: CheckpointRef
@@ -60,11 +60,11 @@ def publish_weights(final: Path, write: Callable[[Path], object]) -> ModelRef:
     return ModelRef(uri=str(final), digest=digest_dir(final))
 
 
-def take_back(plan: TrainingPlan, folder: Path, best: Path | None) -> Exported:
+def take_back(plan: TrainingPlan, folder: Path, best: Path | None) -> TrainedWeights:
     """Publish the best checkpoint of a training that was stopped; without any, the base model is the best there is."""
     if best is None:
         emit("stopped before any checkpoint: the base model stands")
-        return Exported(CheckpointRef(adapter=plan.base, model=plan.base, step=0), 0.0)
+        return TrainedWeights(CheckpointRef(adapter=plan.base, model=plan.base, step=0), 0.0)
     emit(f"the best checkpoint is {best.name}: it stays, and what came after it does not")
     step = int(best.name.removeprefix("step-"))
     if plan.training.lora is not None:
@@ -74,7 +74,7 @@ def take_back(plan: TrainingPlan, folder: Path, best: Path | None) -> Exported:
     return publish_state(plan, folder, step, AutoModelForCausalLM.from_pretrained(best).state_dict())
 
 
-def export(plan: TrainingPlan, trainer: Trainer, folder: Path) -> Exported | None:
+def export(plan: TrainingPlan, trainer: Trainer, folder: Path) -> TrainedWeights | None:
     """Publish what was trained. Every rank takes part, for a sharded model is gathered; the first has the result."""
     accelerator: Any = trainer.accelerator
     state = accelerator.get_state_dict(trainer.model_wrapped)
@@ -91,7 +91,7 @@ def copy_adapter(source: Path, to: Path) -> None:
         shutil.copyfile(source / name, to / name)
 
 
-def publish_adapter(plan: TrainingPlan, folder: Path, step: int, write: Callable[[Path], object]) -> Exported:
+def publish_adapter(plan: TrainingPlan, folder: Path, step: int, write: Callable[[Path], object]) -> TrainedWeights:
     """Publish the adapter that `write` leaves, and the base with it merged in: what is evaluated is what is served.
     Raises ValueError for an adapter that is not the base's, and as `export_policy` does."""
 
@@ -102,10 +102,10 @@ def publish_adapter(plan: TrainingPlan, folder: Path, step: int, write: Callable
 
     adapter = publish_weights(folder / "adapter", whole)
     model, nats = _publish_model(plan, folder, lambda base: _with_adapter(base, Path(adapter.uri)))
-    return Exported(CheckpointRef(adapter=adapter, model=model, step=step), nats)
+    return TrainedWeights(CheckpointRef(adapter=adapter, model=model, step=step), nats)
 
 
-def publish_state(plan: TrainingPlan, folder: Path, step: int, state: Mapping[str, Any]) -> Exported:
+def publish_state(plan: TrainingPlan, folder: Path, step: int, state: Mapping[str, Any]) -> TrainedWeights:
     """Publish a model whose weights were all trained; `state` is its class's. The adapter is the model."""
 
     def change(base: Any) -> Any:
@@ -113,7 +113,7 @@ def publish_state(plan: TrainingPlan, folder: Path, step: int, state: Mapping[st
         return base
 
     model, nats = _publish_model(plan, folder, change)
-    return Exported(CheckpointRef(adapter=model, model=model, step=step), nats)
+    return TrainedWeights(CheckpointRef(adapter=model, model=model, step=step), nats)
 
 
 def _with_adapter(base: Any, folder: Path) -> Any:

@@ -47,7 +47,7 @@ from pipeline.training.nemo.render import (
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import PREEMPTED, TrainingResult
 from pipeline.training.sentinel import HealthMonitor
-from pipeline.training.weights import Exported, copy_adapter, publish_adapter, publish_state
+from pipeline.training.weights import TrainedWeights, copy_adapter, publish_adapter, publish_state
 
 KILL_AFTER_S = 10.0
 IMPORTED = "imported"
@@ -72,7 +72,9 @@ def run(
     fence()
     saved = attempt.outcome()
     step = attempt.ours(saved.step) if saved else 0
-    exported = Exported(CheckpointRef(adapter=plan.base, model=plan.base, step=0), 0.0)  # stopped before it had any
+    exported = TrainedWeights(
+        CheckpointRef(adapter=plan.base, model=plan.base, step=0), 0.0
+    )  # stopped before it had any
     if saved is not None:
         exported = export(plan, saved, folder, step, checkout, python)
     attempt.journal.add("ended", step, why="stopped" if attempt.stopped else "done")
@@ -229,7 +231,7 @@ class _Attempt:
 
 def export(
     plan: TrainingPlan, saved: SavedCheckpoint, folder: Path, step: int, checkout: Path, python: Sequence[str]
-) -> Exported:
+) -> TrainedWeights:
     """Publish `adapter` and `model` in `folder`; without LoRA the one reference stands for both. LoRA is merged here:
     NeMo RL's converters merge Megatron checkpoints only. `step`: in optimizer steps. Raises RuntimeError when the
     conversion fails, ValueError for weights that are missing, don't belong or are not finite."""
