@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.models.check import BaseFinding, Findings
+from pipeline.models.export import places, saved_state
 from pipeline.models.tokenizer import tokens_of
 from pipeline.recipe import Lora
 
@@ -23,6 +24,11 @@ def tensors(folder: Path, tokenizer: Any, lora: Lora | None) -> Findings:
             f"{_some(missing)} of {type(model).__name__} are not in the files: transformers would draw them at random, "
             "each time anew. Save the model whole, or set tie_word_embeddings as it was trained."
         ))  # fmt: skip
+    else:
+        try:
+            places(folder, saved_state(model))
+        except ValueError as error:
+            yield BaseFinding("error", question, str(error))
     if unused := sorted(info["unexpected_keys"]):
         text = f"{_some(unused)} are not of {type(model).__name__}: they are not trained, and the export keeps them."
         yield BaseFinding("warning", question, text)

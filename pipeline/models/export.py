@@ -73,8 +73,8 @@ def places(base: Path, state: Mapping[str, Tensor]) -> dict[str, str]:
         fits = [each for each in shapes if f".{each}".endswith(f".{name}") or f".{name}".endswith(f".{each}")]
         if len(fits) == 1 and fits[0] not in found and shapes[fits[0]] == list(state[name].shape):
             found[fits[0]] = name
-    stored = {state[name].data_ptr() for name in found.values()}
-    lost = sorted(name for name in state.keys() - set(found.values()) if state[name].data_ptr() not in stored)
+    stored = {_storage(state[name]) for name in found.values()}
+    lost = sorted(name for name in state.keys() - set(found.values()) if _storage(state[name]) not in stored)
     lost += [name for name, mine in found.items() if shapes[name] != list(state[mine].shape)]
     if lost:
         raise ValueError(
@@ -83,6 +83,11 @@ def places(base: Path, state: Mapping[str, Tensor]) -> dict[str, str]:
             "of transformers (save_pretrained), and start again from that."
         )
     return found
+
+
+def _storage(tensor: Any) -> tuple[int, int]:
+    """The same of tied tensors, on the meta device too."""
+    return tensor.untyped_storage()._cdata, tensor.storage_offset()
 
 
 def stored_tensors(base: Path, state: Mapping[str, Tensor]) -> Iterator[StoredTensor]:
