@@ -217,7 +217,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "pipeline/traces/gates.py": _named("pipeline/traces", "gates", "scope")
     + _named("pipeline/traces/pii", "recogniser"),
-    "pipeline/training/sentinel.py": _named("pipeline/training", "sentinel"),
+    "pipeline/training/sentinel.py": _named("pipeline/training", "sentinel", "brakes"),
 }
 """Each module that decides, with the files of its tests, its own first."""
 PATIENCE, AT_LEAST_S = 4.0, 20.0
