@@ -11,8 +11,13 @@ from pipeline.recipe import Lora
 
 
 def adapter_config(lora: Lora, model: Any, tokenizer: Any) -> LoraConfig:
-    """Raises ValueError for trainable tokens that the tokenizer or the model does not have."""
-    whole = list(lora.modules_to_save)
+    """Raises ValueError for modules to save, and for trainable tokens, that the model or the tokenizer lacks."""
+    whole, names = list(lora.modules_to_save), [name for name, _ in model.named_modules()]
+    if absent := [each for each in whole if not any(f".{name}".endswith(f".{each}") for name in names)]:
+        raise ValueError(
+            f"training.lora.modules_to_save: no module of the base model is named {', '.join(absent)}. Name one that "
+            f"there is, such as {names[-1]}, or leave it out."
+        )
     return LoraConfig(
         r=lora.r,
         lora_alpha=lora.alpha,
@@ -60,7 +65,9 @@ def modules_beside_the_text(model: Any) -> list[str]:
 
 def reached(model: Any) -> str:
     """The modules with an adapter, for people: how many of each name."""
-    names = Counter(name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, LoraLayer))
+    layers = [(name, module) for name, module in model.named_modules() if isinstance(module, LoraLayer)]
+    parts = [(name.rpartition(".")[2], getattr(module, "parameter_name", "weight")) for name, module in layers]
+    names = Counter(name if weight == "weight" else weight for name, weight in parts)  # experts are one weight of many
     return f"adapters on {names.total()} modules: {', '.join(f'{name} {names[name]}' for name in sorted(names))}"
 
 
