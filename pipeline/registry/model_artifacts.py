@@ -119,5 +119,5 @@ def model_card(
     rows = [f"| {key} | `{value}` |" for key, value in lineage.items() if value]
     lines = [f"| {finding.question} | {finding.level} | {literal(finding.text)} |" for finding in findings]
     table, checked = "| what | value |\n| --- | --- |", "| question | | answer |\n| --- | --- | --- |"
-    parts = ["## Lineage", "\n".join([table, *rows]), "## Model", "\n".join([checked, *lines])]
+    parts = ["## Model", "\n".join([checked, *lines]), "## Lineage", "\n".join([table, *rows])]
     return "\n\n".join([f"# {name}", *body, *parts]) + "\n"
