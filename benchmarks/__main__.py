@@ -24,6 +24,7 @@ FIGURES: dict[str, dict[str, Any]] = {
     "mutation": {"mutants": ANY, "killed": ANY, "survived": ANY, "timed_out": ANY},
     "erasure": {"planted": ANY, "found": ANY, "left_after": 0, "others_changed": 0, "proofs_differing": 0},
     "preemption": {"goodput": ANY, "worst": ANY, "time_share": ANY, "interval": ANY},
+    "models": {"trained_or_refused_before_labels": 1.0, "silently_wrong": 0, "exports_equal": 1.0, "refused": ANY},
     "pii": {"recall": ANY, "kept": ANY},
 }
 """Each program, the longest first, with the figures of its last line; a value is a promise that holds at any size."""
