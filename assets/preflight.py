@@ -26,11 +26,8 @@ def launch_faults(deployment: Deployment) -> list[str]:
     then the only fault."""
     try:
         deployment.recipe()
-    except ValueError as error:
-        return str(error).splitlines()
-    if lacks := address_faults():  # an error of what is asked next could show it
-        return lacks
-    try:
+        if lacks := address_faults():  # an error of what is asked next could show it
+            return lacks
         deployment.fetch_base(print)  # where it is there already, a second; else the launch could only fail
         recipe = deployment.recipe()
     except ValueError as error:
