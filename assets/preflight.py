@@ -11,8 +11,9 @@ from assets.resources import Deployment
 from evals.freezing import suite_faults
 from k8s.client import connect
 from k8s.launch import recipe_refusals
+from pipeline.demo import MODEL_DIR
 from pipeline.demo.desk.judges import is_desk_judge
-from pipeline.models.check import check_base, of_level
+from pipeline.models.check import checked, of_level
 from pipeline.traces.preflight import preflight
 from pipeline.traces.sources.protocol import Address
 
@@ -22,8 +23,7 @@ READS_SUITES, TRAINS = LATER = ("preference_dataset", "policy_checkpoint")
 def launch_faults(deployment: Deployment) -> list[str]:
     """Why a launch now could not go well, one line each; empty when nothing speaks against it.
 
-    Takes a second or two and writes nothing, but a base model that has to be fetched. A recipe that does not resolve is
-    then the only fault."""
+    Takes a second or two and writes nothing but a fetched base model. A recipe that does not resolve is told alone."""
     try:
         deployment.recipe()
         if lacks := address_faults():  # an error of what is asked next could show it
@@ -71,8 +71,9 @@ def refuse_later_faults(context: dg.AssetExecutionContext, deployment: Deploymen
     """Raises ValueError with the base model's errors and the `later_faults` of the stages that this run goes on to, one
     line each: a run that no person typed was not checked before."""
     selected = {node.name for node in context.op_execution_context.job_def.nodes}
-    base = Path(deployment.champion().model.uri)
-    found = check_base(base, deployment.recipe().training.lora) if TRAINS in selected else []
+    model, lora = deployment.champion().model, deployment.recipe().training.lora
+    asked = TRAINS in selected and not Path(model.uri).is_relative_to(MODEL_DIR.parent)  # tests ask those
+    found = checked(deployment.store(), model, lora) if asked else ()
     for text in of_level(found, "warning"):
         context.log.warning(text)
     if faults := of_level(found, "error") + later_faults(deployment, selected):

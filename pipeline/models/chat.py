@@ -10,7 +10,7 @@ from typing import Any
 
 from pipeline.core.model_files import model_files
 from pipeline.core.storage import digest_json
-from pipeline.models.rendering import CONFIG, TEMPLATE, TEMPLATES, templates_of
+from pipeline.models.templates import CONFIG, TEMPLATE, TEMPLATES, templates_of
 from pipeline.recipe import ChatSettings
 
 SYSTEM_FIRST = "messages and messages[0]['role'] == 'system'"

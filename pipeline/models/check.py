@@ -2,11 +2,14 @@
 a CPU; no weights are read. An error would make a run wrong or crash it late; a warning is for a person to judge."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from pipeline.core import layout
 from pipeline.core.model_files import INDEX, ONE_FILE, faults, model_files
+from pipeline.core.storage import ModelRef, Record, Store, digest_json
 from pipeline.models.tokenizer import context_length, load_tokenizer
 from pipeline.recipe import Lora
 
@@ -24,6 +27,32 @@ class BaseFinding(NamedTuple):
 
 
 Findings = Iterator[BaseFinding]
+
+
+class BaseCheck(Record):
+    """What was found in a model of that digest, for these adapters by this version of transformers."""
+
+    asked: str
+    findings: tuple[BaseFinding, ...]
+
+
+def checked(store: Store, model: ModelRef, lora: Lora | None) -> tuple[BaseFinding, ...]:
+    """The check of a model under the data root's records: asked again where the adapters or transformers changed."""
+    place = f"{layout.BASE_MODELS}/{model.digest[:16]}.check.json"
+    asked = digest_json([lora.model_dump() if lora else None, version("transformers")])
+    known = store.read(place, BaseCheck)
+    if known is not None and known.asked == asked:
+        return known.findings
+    findings = tuple(check_base(Path(model.uri), lora))
+    if not of_level(findings, "error"):
+        store.write(place, BaseCheck(asked=asked, findings=findings))
+    return findings
+
+
+def last_check(store: Store, model: ModelRef) -> tuple[BaseFinding, ...]:
+    """What was found in a model; nothing where it was not asked."""
+    known = store.read(f"{layout.BASE_MODELS}/{model.digest[:16]}.check.json", BaseCheck)
+    return known.findings if known else ()
 
 
 def check_base(folder: Path, lora: Lora | None = None) -> list[BaseFinding]:
@@ -47,7 +76,7 @@ def check_base(folder: Path, lora: Lora | None = None) -> list[BaseFinding]:
     return found + _asked("weights", lambda: tensors(folder, loaded, lora))
 
 
-def of_level(found: list[BaseFinding], level: Level) -> list[str]:
+def of_level(found: Sequence[BaseFinding], level: Level) -> list[str]:
     """As faults of a recipe: each a line that begins with the field."""
     return [f"base_model.uri: {each.question}: {each.text}" for each in found if each.level == level]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from safetensors import safe_open
 
 from pipeline.core.model_files import INDEX, ONE_FILE, header, model_files, weight_files
-from pipeline.models.rendering import TEMPLATES
+from pipeline.models.templates import TEMPLATES
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from jinja2 import TemplateError
 
 from pipeline.core.conversation import TOOLS, call_id, calls_of, functions, split
+from pipeline.models.templates import CONFIG, DEFAULT, FOR_TOOLS, json_file, templates_of
 
 _SCHEMA = {"type": "object", "properties": {"probe_key": {"type": "string"}}, "required": ["probe_key"]}
 _PROBE_TOOL = {"name": "probe_tool", "description": "probe", "parameters": _SCHEMA}
@@ -27,9 +28,6 @@ _SYSTEM = [{"role": "system", "content": "probe_system"}, _ASKED]
 _REPEATED = [{"role": "user", "content": "probe_first"}, _ASKED]
 _TURNS = [{"role": "user", "content": "probe_first"}, {"role": "assistant", "content": "probe_reply"}, _ASKED]
 
-CONFIG, TEMPLATE, TEMPLATES = "tokenizer_config.json", "chat_template.jinja", "additional_chat_templates"
-DEFAULT, FOR_TOOLS = "default", "tool_use"
-"""Names of templates, where a model has several; transformers takes the second one where tools are offered."""
 
 DEFINITIONS, CALLS, RESULTS, TURNS, SYSTEM, REPEATED = _KINDS = (
     "the definitions of tools", "calls of tools", "results of tools", "earlier turns", "system messages",
@@ -259,41 +257,18 @@ class FolderTemplate:
         return render_jinja_template([messages], chat_template=self.chat_template[name], **given)[0][0]
 
 
-def templates_of(folder: Path) -> dict[str, str]:
-    """The chat templates of a model directory by name; empty where it has none. Raises ValueError for files that are no
-    JSON."""
-    held = _json(folder / CONFIG).get("chat_template")
-    if isinstance(held, list):
-        named = {str(each["name"]): str(each["template"]) for each in held}
-    else:
-        named = {DEFAULT: held} if isinstance(held, str) else {}
-    if (file := folder / TEMPLATE).is_file():  # wins over the configuration
-        named[DEFAULT] = _text(file)
-    return named | {file.stem: _text(file) for file in sorted((folder / TEMPLATES).glob("*.jinja"))}
-
-
 def folder_template(folder: Path) -> FolderTemplate | None:
     """The chat template of a model directory; None where it has none. Raises ValueError for files that are no JSON."""
     templates = templates_of(folder)
     if DEFAULT not in templates:
         return None
-    config = _json(folder / CONFIG)
+    config = json_file(folder / CONFIG)
     further = config.get("extra_special_tokens")  # of one family of models
-    named = {**_json(folder / "special_tokens_map.json"), **config, **(further if isinstance(further, dict) else {})}
+    named = {
+        **json_file(folder / "special_tokens_map.json"),
+        **config,
+        **(further if isinstance(further, dict) else {}),
+    }
     texts = {name: value.get("content") if isinstance(value, dict) else value for name, value in named.items()}
     special = {name: text for name, text in texts.items() if name.endswith("_token") and text and isinstance(text, str)}
     return FolderTemplate(templates, special)
-
-
-def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8")
-
-
-def _json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        tree = json.loads(_text(path))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} cannot be read ({error}). Save the tokenizer again.") from error
-    return tree if isinstance(tree, dict) else {}

@@ -119,5 +119,6 @@ def model_card(
     rows = [f"| {key} | `{value}` |" for key, value in lineage.items() if value]
     lines = [f"| {finding.question} | {finding.level} | {literal(finding.text)} |" for finding in findings]
     table, checked = "| what | value |\n| --- | --- |", "| question | | answer |\n| --- | --- | --- |"
-    parts = ["## Model", "\n".join([checked, *lines]), "## Lineage", "\n".join([table, *rows])]
+    parts = ["## Base model", "\n".join([checked, *lines])] if lines else []
+    parts += ["## Lineage", "\n".join([table, *rows])]
     return "\n\n".join([f"# {name}", *body, *parts]) + "\n"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.core.iteration import Iteration
 from pipeline.core.storage import CheckpointRef, Record, Store
-from pipeline.models.check import check_base
+from pipeline.models.check import last_check
 from pipeline.recipe.pinning import leaves
 from pipeline.registry import runs
 from pipeline.registry.model_artifacts import (
@@ -76,7 +76,7 @@ def record(
     """Record an iteration as a run, and register its model if the verdict is PASS. Idempotent, also after a crash."""
     client = mlflow_client(addresses.tracking, addresses.registry)
     lineage = _lineage(client, store, iteration, checkpoint, judged, contents.code_version)
-    text = model_card(iteration.model_name, lineage, contents.card, check_base(Path(checkpoint.model.uri)))
+    text = model_card(iteration.model_name, lineage, contents.card, last_check(store, iteration.champion))
     run = runs.open_run(client, addresses, store, iteration, checkpoint.model.digest)
     runs.log_params(client, run, {key: store.within(value) for key, value in leaves(contents.params)})
     runs.log_points(client, run, _rows(store, run, iteration, contents.metrics))

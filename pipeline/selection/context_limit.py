@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.core.model_files import context_of
-from pipeline.models.rendering import rendered
-from pipeline.models.tokenizer import load_tokenizer
 from pipeline.recipe import Training
 from pipeline.selection.pairing import LabelledRow
 
@@ -24,6 +22,9 @@ def within_context(rows: Sequence[LabelledRow], folder: Path, training: Training
     long = [i for i, row in enumerate(rows) if _most_tokens(row, drawn) > context]
     if not long:
         return list(rows)
+    from pipeline.models.rendering import rendered  # a status imports this module, and no template engine
+    from pipeline.models.tokenizer import load_tokenizer
+
     tokenizer = load_tokenizer(str(folder))
 
     def tokens(text: str) -> int:

@@ -24,7 +24,7 @@ DISTRIBUTIONS = {
     "pydantic_core": "pydantic",
 }  # fmt: skip
 # Of jsonschema and s3fs, which bring them.
-BROUGHT = {"referencing", "jsonschema_specifications", "botocore", "sympy"}
+BROUGHT = {"referencing", "jsonschema_specifications", "botocore", "sympy", "tokenizers"}
 images = pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.stem)
 
 
