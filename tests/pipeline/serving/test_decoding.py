@@ -130,7 +130,7 @@ def test_a_prompt_that_the_model_cannot_take_is_refused(tmp_path: Path) -> None:
     told: Messages = [{"role": "system", "content": "Be brief."}, *PROMPTS[1]]
     long: Messages = [{"role": "user", "content": "How many tins? " * 400}]
     answers: list[Answer] = []
-    for prompt, words in ((told, "messages of system user: No system role"), (long, "context of 1,024. Lower")):
+    for prompt, words in ((told, "template leaves out system messages"), (long, "context of 1,024. Lower")):
         asked = requests([PROMPTS[0], prompt], PLAN)
         with (
             TransformersEngine(TransformersServing(), lambda line: None).open("champion", strict) as session,
