@@ -124,7 +124,7 @@ def erase(root: str, user: str, kill_at: int, events: str) -> None:
     sys.addaudithook(hook)
     started = time.perf_counter()
     forget(context_of(Path(root)), Person.named(user), registry_uri=f"sqlite:///{root}/mlflow.db", now=NOW)
-    Path(events).write_text(json.dumps([count, time.perf_counter() - started]))
+    Path(events).write_text(json.dumps([count, time.perf_counter() - started]), encoding="utf-8")
 
 
 def run(context: Any, root: Path, user: str, kill_at: int, events: Path) -> int:
@@ -157,7 +157,7 @@ def main() -> None:
         for user in IDS[: asked.ids]:
             shutil.copytree(original, copy)
             assert run(spawn, copy, user, 0, events) == 0
-            total, seconds = json.loads(events.read_text())
+            total, seconds = json.loads(events.read_text(encoding="utf-8"))
             (proof,) = proofs(context_of(copy).store)
             statements[user] = proof.statement()
             theirs = Counter({row: n for row, n in before.items() if row[1] == user})

@@ -72,7 +72,7 @@ class Bench:
 
     def cpu_s(self) -> float:
         """CPU seconds of the gateway."""
-        stat = Path(f"/proc/{self.gateway.pid}/stat").read_text().rpartition(")")[2].split()
+        stat = Path(f"/proc/{self.gateway.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
 
 

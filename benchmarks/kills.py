@@ -96,7 +96,7 @@ def adapter_of(plan: Path) -> str:
 def _runs(pid: int) -> bool:
     """Whether the process exists and is no zombie."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
 

@@ -37,7 +37,10 @@ def measure(module: Sequence[str], kill: str = "", after_s: float = 0.0) -> Took
 
     `kill`: SIGKILL the busiest descendant whose command line has this text in it, once, when it has worked `after_s`.
     """
-    with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as errors:
+    with (
+        tempfile.TemporaryFile("w+", encoding="utf-8") as said,
+        tempfile.TemporaryFile("w+", encoding="utf-8") as errors,
+    ):
         started, peak, killed, weigh_at = time.monotonic(), 0.0, "", 0.0
         seen: dict[int, _Seen] = {}
         process = subprocess.Popen([sys.executable, "-W", "ignore", "-m", *module], stdout=said, stderr=errors)
@@ -79,8 +82,8 @@ def _kill_one(candidates: dict[int, _Seen], name: str, after_s: float) -> str:
 def _tree(pid: int) -> dict[int, _Seen]:
     """The process and all below it, without those that end between two looks."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        command = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").strip()
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        command = Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8").replace("\0", " ").strip()
         tasks = list(Path(f"/proc/{pid}/task").iterdir())
         children = [int(child) for task in tasks for child in (task / "children").read_text().split()]
     except (OSError, IndexError):
@@ -94,6 +97,6 @@ def _tree(pid: int) -> dict[int, _Seen]:
 def _memory_mb(pid: int) -> float:
     """Resident memory, each shared page divided by the number of processes that share it."""
     try:
-        return int(Path(f"/proc/{pid}/smaps_rollup").read_text().split("Pss:")[1].split()[0]) / 1024
+        return int(Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8").split("Pss:")[1].split()[0]) / 1024
     except (OSError, IndexError):  # it ended between two looks
         return 0.0

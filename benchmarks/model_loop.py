@@ -232,4 +232,4 @@ def write_suite(path: Path, items: int = 40) -> None:
     pairs = random.Random(11).sample([(a, b) for a in range(30, 40) for b in range(30)], items)
     lines = ({"prompt": question(a, b), "reference": str(a + b)} for a, b in pairs)
     path.parent.mkdir(parents=True)
-    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")

@@ -51,7 +51,7 @@ class Labels(NamedTuple):
 def solutions(path: Path, seed: int = 7) -> list[str]:
     """GSM8K's gold solutions, or made ones of the same shape where that file is absent."""
     if path.is_file():
-        return [json.loads(line)["answer"] for line in path.read_text().splitlines()]
+        return [json.loads(line)["answer"] for line in path.read_text(encoding="utf-8").splitlines()]
     draw = random.Random(seed)
     steps = [[draw.randint(2, 900) for _ in range(draw.randint(2, 8))] for _ in range(1319)]
     return [
@@ -298,7 +298,9 @@ def _ask(rival: Rival, items: list[Item], limit_s: float) -> Labels:
 
 def _cpu_s() -> float:
     """Of this process and its living children; the rival among them is idle meanwhile."""
-    children = [Path(f"/proc/{child.pid}/stat").read_text() for child in multiprocessing.active_children()]
+    children = [
+        Path(f"/proc/{child.pid}/stat").read_text(encoding="utf-8") for child in multiprocessing.active_children()
+    ]
     ticks = [stat.rpartition(")")[2].split()[11:13] for stat in children]
     return time.process_time() + sum(int(user) + int(system) for user, system in ticks) * TICK_S
 

@@ -209,7 +209,7 @@ def _text(plain: dict[str, Any]) -> str:
 
 def _write_lines(path: Path, records: tuple[Record, ...]) -> None:
     path.parent.mkdir(exist_ok=True)
-    path.write_text("".join(record.model_dump_json() + "\n" for record in records))
+    path.write_text("".join(record.model_dump_json() + "\n" for record in records), encoding="utf-8")
 
 
 def _read_lines(path: Path, kind: type[R]) -> tuple[R, ...]:

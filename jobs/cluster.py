@@ -63,7 +63,9 @@ def read(file: str) -> list[Object]:
     Raises ValueError for what is no file, no YAML, or holds something else than objects.
     """
     try:
-        documents = list(yaml.safe_load_all(sys.stdin.read() if file == "-" else Path(file).read_text()))
+        documents = list(
+            yaml.safe_load_all(sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8"))
+        )
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{file} cannot be read: {error}. Give files of YAML manifests.") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:

@@ -245,7 +245,7 @@ def _forgotten(settings: Deployment, asked: argparse.Namespace) -> int:
 def _reapply(settings: Deployment, asked: argparse.Namespace) -> int:
     path = Path(asked.file)
     try:
-        users = ErasedUsers.model_validate_json(path.read_text()).users
+        users = ErasedUsers.model_validate_json(path.read_text(encoding="utf-8")).users
     except ValueError as error:
         raise ValueError(f"{path} is not what `pt governance forgotten` prints ({error}).") from error
 

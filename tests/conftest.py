@@ -62,7 +62,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Without the slow tests, a file that has no others is not even imported."""
     if config.option.markexpr != "not slow" or collection_path.suffix != ".py":
         return None
-    return re.search(r"^pytestmark = .*mark\.slow\b", collection_path.read_text(), re.MULTILINE) is not None or None
+    return (
+        re.search(r"^pytestmark = .*mark\.slow\b", collection_path.read_text(encoding="utf-8"), re.MULTILINE)
+        is not None
+        or None
+    )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -106,7 +110,7 @@ def _few_authorities(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     """HTTP clients read every authority of the world before their first word, also to http://127.0.0.1."""
     authorities = tmp_path_factory.mktemp("authorities") / "one.pem"
     end = "-----END CERTIFICATE-----\n"
-    authorities.write_text(Path(certifi.where()).read_text().partition(end)[0] + end)
+    authorities.write_text(Path(certifi.where()).read_text(encoding="utf-8").partition(end)[0] + end)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SSL_CERT_FILE", str(authorities))
         yield
@@ -166,7 +170,9 @@ def _environment_is_left_alone() -> Iterator[None]:
 def _hear_sigterm(when: str) -> None:
     if sys.platform != "linux":
         return
-    lines = Path("/proc/self/status").read_text().splitlines()  # the truth, also where a library did it in C
+    lines = (
+        Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    )  # the truth, also where a library did it in C
     masks = {
         name: int(mask, 16) for name, mask in (line.split(":") for line in lines if line[:6] in ("SigIgn", "SigBlk"))
     }

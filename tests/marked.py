@@ -45,6 +45,8 @@ def listening_ports(mark: str) -> set[int]:
                 with suppress(OSError):
                     sockets.add(str(descriptor.readlink()))
     lines = [
-        line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]
+        line.split()
+        for name in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{name}").read_text(encoding="utf-8").splitlines()[1:]
     ]
     return {int(f[1].rpartition(":")[2], 16) for f in lines if f[3] == "0A" and f"socket:[{f[9]}]" in sockets}

@@ -30,7 +30,9 @@ def write_suite(path: Path, items: int = 240, seed: int = 9) -> Path:
     """Questions of the user's own task, none of which is in the traces, with their answers."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = ({"prompt": each.prompt, "reference": each.answer} for each in problems(seed, "heldout", items))
-    path.write_text("".join(f"{json.dumps(line)}\n" for line in {line["prompt"]: line for line in lines}.values()))
+    path.write_text(
+        "".join(f"{json.dumps(line)}\n" for line in {line["prompt"]: line for line in lines}.values()), encoding="utf-8"
+    )
     return path
 
 

@@ -71,6 +71,6 @@ def _command_lines() -> Iterable[str]:
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             try:
-                yield Path(entry.path, "cmdline").read_text(errors="replace").replace("\0", " ")
+                yield Path(entry.path, "cmdline").read_text(encoding="utf-8", errors="replace").replace("\0", " ")
             except (FileNotFoundError, ProcessLookupError, PermissionError):
                 continue

@@ -46,7 +46,7 @@ def write_deepscaler(path: Path, rows: Iterable[Problem]) -> Path:
     """One JSON array."""
     path.parent.mkdir(parents=True, exist_ok=True)
     array = [{"problem": each.prompt, "answer": each.answer, "solution": each.solution} for each in rows]
-    path.write_text(json.dumps(array))
+    path.write_text(json.dumps(array), encoding="utf-8")
     return path
 
 
@@ -116,7 +116,7 @@ def write_own(path: Path, rows: Iterable[Problem]) -> Path:
 
 def _lines(path: Path, rows: Iterable[dict[str, Any]]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
     return path
 
 

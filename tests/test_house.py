@@ -22,7 +22,7 @@ FILES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob(
 
 @cache
 def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def test_a_class_name_has_one_meaning() -> None:

@@ -208,7 +208,7 @@ def test_mlflow_has_points_in_time_and_a_whole_model(loop: Loop) -> None:
     folder = Path(client.download_artifacts(version.run_id, "model"))
     answer = pyfunc.load_model(str(folder)).predict({"messages": [{"role": "user", "content": "What is 2 + 3?"}]})
     assert answer[0]["choices"][0]["message"]["content"]
-    table = json.loads(Path(client.download_artifacts(version.run_id, "answers.json")).read_text())
+    table = json.loads(Path(client.download_artifacts(version.run_id, "answers.json")).read_text(encoding="utf-8"))
     assert "candidate's answer" in table["columns"] and table["data"]
 
 

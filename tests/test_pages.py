@@ -28,7 +28,7 @@ HASHED = re.compile(r"^([\w.-]+)==(\S+)(?: \\\n    --hash=sha256:[0-9a-f]{64})+$
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_each_path_of_a_page_exists(page: Path) -> None:
-    paths = re.findall(rf"`((?:{PACKAGES})/[\w./-]*)`", page.read_text())
+    paths = re.findall(rf"`((?:{PACKAGES})/[\w./-]*)`", page.read_text(encoding="utf-8"))
     assert [path for path in paths if not (ROOT / path).exists() and not (page.parent / path).exists()] == []
 
 
@@ -89,7 +89,7 @@ def faults(parser: argparse.ArgumentParser, words: list[str]) -> Iterator[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_each_word_and_option_of_pt_is_there(page: Path) -> None:
-    for typed in commands(page.read_text(), "pt"):
+    for typed in commands(page.read_text(encoding="utf-8"), "pt"):
         _, word, *rest = typed
         if word.isupper() or word in ("--help", "--version"):
             continue
@@ -101,7 +101,7 @@ def test_each_word_and_option_of_pt_is_there(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_each_job_that_is_launched_is_there(page: Path) -> None:
     jobs = {job.name for job in definitions.resolve_all_job_defs()}
-    for typed in commands(page.read_text(), "dagster job launch"):
+    for typed in commands(page.read_text(encoding="utf-8"), "dagster job launch"):
         named = typed[typed.index("-j") + 1] if "-j" in typed else ""
         assert named in jobs or "__" in named or not named or named.isupper(), typed
 

@@ -64,7 +64,7 @@ class PipedProcess(NamedTuple):
 def piped(command: Sequence[str]) -> Generator[PipedProcess]:
     """A process that is killed when the block ends, however it ends: an interrupted step leaves none behind."""
     with (
-        tempfile.TemporaryFile("w+") as errors,
+        tempfile.TemporaryFile("w+", encoding="utf-8") as errors,
         subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, encoding="utf-8"
         ) as process,

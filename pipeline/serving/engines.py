@@ -74,9 +74,9 @@ class Machine(NamedTuple):
 
 def this_machine(cgroup: Path = CGROUP) -> Machine:
     """The smaller of the machine's memory and the container's; GPUs as nvidia-smi lists them."""
-    text = Path("/proc/meminfo").read_text()
+    text = Path("/proc/meminfo").read_text(encoding="utf-8")
     total = next(int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("MemTotal:"))
-    limit = cgroup.read_text().strip() if cgroup.is_file() else "max"
+    limit = cgroup.read_text(encoding="utf-8").strip() if cgroup.is_file() else "max"
     return Machine(total if limit == "max" else min(total, int(limit)), _devices())
 
 

@@ -78,7 +78,7 @@ def save(path: Path, rows: list[dict[str, Any]]) -> Path:
             writer.writeheader()
             writer.writerows(rows)
     else:
-        path.write_text(json.dumps(rows) if path.suffix == ".json" else _lines(rows))
+        path.write_text(json.dumps(rows) if path.suffix == ".json" else _lines(rows), encoding="utf-8")
     return path
 
 

@@ -100,9 +100,11 @@ def test_every_start_has_a_recipe_that_loads(tmp_path: Path, start: str, monkeyp
     monkeypatch.chdir(tmp_path / "Chat Bot!")
     recipe = load("recipe.yaml")
     assert start == "own" or Path(recipe.base_model.uri, "model.safetensors").is_file()
-    assert tomllib.loads(Path("pyproject.toml").read_text())["project"]["name"] == "chat-bot"
-    assert yaml.safe_load(Path("dagster.yaml").read_text()) == yaml.safe_load((ROOT / "dagster.yaml").read_text())
-    assert "DAGSTER_HOME=/proc/self/cwd" in Path(".env").read_text()
+    assert tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]["name"] == "chat-bot"
+    assert yaml.safe_load(Path("dagster.yaml").read_text(encoding="utf-8")) == yaml.safe_load(
+        (ROOT / "dagster.yaml").read_text()
+    )
+    assert "DAGSTER_HOME=/proc/self/cwd" in Path(".env").read_text(encoding="utf-8")
 
 
 def test_a_projects_recipe_is_taken_unless_another_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +120,7 @@ def test_a_projects_recipe_is_taken_unless_another_is_named(tmp_path: Path, monk
 def test_several_models_share_one_dagster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert main([str(tmp_path / "p"), "--models", "hr", "law"]) == 0
     monkeypatch.chdir(tmp_path / "p")
-    workspace = yaml.safe_load(Path("workspace.yaml").read_text())
+    workspace = yaml.safe_load(Path("workspace.yaml").read_text(encoding="utf-8"))
     locations = [each["python_module"] for each in workspace["load_from"]]
     assert [(each["module_name"], each["location_name"]) for each in locations] == [
         ("tuning.hr", "hr"),

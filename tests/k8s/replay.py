@@ -23,7 +23,7 @@ class Replay(FakeApi):
 
     def __init__(self, file: Path, gang: str = "gang") -> None:
         super().__init__()
-        self.name, self.recorded = file.stem, json.loads(file.read_text())
+        self.name, self.recorded = file.stem, json.loads(file.read_text(encoding="utf-8"))
         self.gang, self.backend = gang, self.recorded["backend"]
         self.now = -1.0
         """Of the launch's clock."""

@@ -33,7 +33,9 @@ LANGUAGE = {"and", "by", "on", "sum", "max", "min", "rate", "increase", "changes
 
 
 def groups(path: Path) -> list[dict[str, Any]]:
-    (rule,) = [each for each in yaml.safe_load_all(path.read_text()) if each["kind"] == "PrometheusRule"]
+    (rule,) = [
+        each for each in yaml.safe_load_all(path.read_text(encoding="utf-8")) if each["kind"] == "PrometheusRule"
+    ]
     return rule["spec"]["groups"]
 
 

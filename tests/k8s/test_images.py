@@ -34,13 +34,17 @@ def parsed(text: str, **build_args: str):
 
 
 def instructions(dockerfile: Path, kind: str) -> list[str]:
-    return [step["value"] for step in parsed(dockerfile.read_text()).structure if step["instruction"] == kind]
+    return [
+        step["value"]
+        for step in parsed(dockerfile.read_text(encoding="utf-8")).structure
+        if step["instruction"] == kind
+    ]
 
 
 @images
 def test_it_starts_from_images_that_cannot_change(dockerfile: Path) -> None:
     given = {"BASE": f"nvcr.io/nvidia/nemo-rl@sha256:{'0' * 64}"} if dockerfile.stem == "nemo-rl" else {}
-    parser = parsed(dockerfile.read_text(), **given)
+    parser = parsed(dockerfile.read_text(encoding="utf-8"), **given)
     assert parser.parent_images
     assert all(DIGEST.fullmatch(image) and ":latest" not in image for image in parser.parent_images)
     assert not instructions(dockerfile, "ADD"), "ADD fetches from anywhere and unpacks what it likes; COPY does neither"
@@ -49,7 +53,7 @@ def test_it_starts_from_images_that_cannot_change(dockerfile: Path) -> None:
 @images
 def test_its_user_is_the_one_that_owns_the_data_root(dockerfile: Path) -> None:
     """As a number: the kubelet can't tell that a name is not root's, and files on the volume know numbers alone."""
-    steps = parsed(dockerfile.read_text()).structure
+    steps = parsed(dockerfile.read_text(encoding="utf-8")).structure
     last = max(i for i, step in enumerate(steps) if step["instruction"] == "USER")
     assert steps[last]["value"] == f"{USER}:{USER}"
     assert "RUN" not in {step["instruction"] for step in steps[last:]}

@@ -64,7 +64,7 @@ class RewardModel:
     @classmethod
     def load(cls, folder: str) -> RewardModel:
         """The model that `save` wrote."""
-        max_tokens: int = json.loads(Path(folder, SETTINGS_FILE).read_text())["max_tokens"]
+        max_tokens: int = json.loads(Path(folder, SETTINGS_FILE).read_text(encoding="utf-8"))["max_tokens"]
         model = cls(folder, max_tokens, load_file(Path(folder, HEAD_FILE))["head"])
         model.encoder.eval()
         return model

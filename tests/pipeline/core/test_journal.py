@@ -168,4 +168,6 @@ def test_who_waited_for_an_erasure_writes_into_the_new_file(path: Path) -> None:
 
 def blocked(inode: int) -> bool:
     """Whether somebody waits for the lock of that file, as the kernel lists it."""
-    return any("->" in line and f":{inode} " in line for line in Path("/proc/locks").read_text().splitlines())
+    return any(
+        "->" in line and f":{inode} " in line for line in Path("/proc/locks").read_text(encoding="utf-8").splitlines()
+    )

@@ -60,7 +60,7 @@ def test_session_ends_with_those_who_left_their_parent() -> None:
 def test_session_of_its_own_is_spared() -> None:
     leader = start_session("setsid sleep 600 & echo $!; wait")
     wait_for(lambda: len(session_members(leader.pid)) == 1)
-    children = Path(f"/proc/{leader.pid}/task/{leader.pid}/children").read_text().split()
+    children = Path(f"/proc/{leader.pid}/task/{leader.pid}/children").read_text(encoding="utf-8").split()
     end_sessions([leader.pid], signal.SIGTERM, grace_s=WITHIN_S)
     try:
         assert session_members(int(children[0])) == [int(children[0])]

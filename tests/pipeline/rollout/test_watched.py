@@ -123,7 +123,7 @@ def lose_tally(world: World, path: Path) -> None:
 
 
 def change_tally(world: World, path: Path) -> None:
-    path.write_text(path.read_text().replace("2000", "9999"))
+    path.write_text(path.read_text(encoding="utf-8").replace("2000", "9999"), encoding="utf-8")
 
 
 @pytest.mark.parametrize("change", [lose_tally, change_tally])

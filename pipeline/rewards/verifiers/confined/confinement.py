@@ -87,7 +87,7 @@ def confine(parent: int, cpu_s: int, memory_mb: int, landlock: bool) -> None:
 
 def readable() -> list[str]:
     """Folders of the standard library, of the shared libraries in use, and of the time zones."""
-    with open("/proc/self/maps") as maps:  # noqa: PTH123 - pathlib costs a confined process 10 ms
+    with open("/proc/self/maps", encoding="utf-8") as maps:  # noqa: PTH123 - pathlib costs a confined process 10 ms
         mapped = {line.split(maxsplit=5)[-1].rstrip("\n") for line in maps}
     libraries = {os.path.dirname(path) for path in mapped if path.startswith("/") and ".so" in os.path.basename(path)}  # noqa: PTH119, PTH120
     return sorted(folder for folder in {*sys.path, *libraries, "/usr/share/zoneinfo"} if os.path.isdir(folder))  # noqa: PTH112

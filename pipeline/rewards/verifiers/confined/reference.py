@@ -202,7 +202,7 @@ def _described(failure: BaseException, tests: str) -> str:
 
 def main(limits: tuple[int, int, int, bool], reads: int, writes: int) -> None:
     """The entry point. The tests are on standard input, the verdict goes to standard output."""
-    tests, sys.stdout = read_source(), open(os.devnull, "w")  # noqa: PTH123, SIM115
+    tests, sys.stdout = read_source(), open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
     try:
         confine(*limits)
         outcome, answer = examine(tests.decode("utf-8", "surrogatepass"), CompletionModule(Channel(reads, writes)))

@@ -31,7 +31,7 @@ def _do(item: tuple[str, str]) -> str:
     if what == "sleep":
         time.sleep(float(argument))
     if what == "hang":
-        Path(argument).write_text(str(os.getpid()))
+        Path(argument).write_text(str(os.getpid()), encoding="utf-8")
         return str(len(str(7 ** (10**9))))  # C-level arithmetic: no signal handler and no other thread gets a turn
     if what == "die":
         os.kill(os.getpid(), signal.SIGKILL)

@@ -284,7 +284,7 @@ def test_the_numbers_are_those_of_the_kernel(machine: str, header: str, prefix: 
         pytest.skip("no kernel headers here")
     by_name = {
         name.replace("fstatat", "newfstatat") if name == "fstatat" else name: int(number)
-        for name, number in re.findall(rf"#define {prefix}(\w+)\s+(\d+)\b", Path(header).read_text())
+        for name, number in re.findall(rf"#define {prefix}(\w+)\s+(\d+)\b", Path(header).read_text(encoding="utf-8"))
     }
     ours = {**confinement.NR[machine], **confinement.ARGUED[machine]}
     assert {name: by_name.get(name) for name in ours} == ours

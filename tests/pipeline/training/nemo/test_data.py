@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow  # its imports take seconds
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def test_rows_are_the_rendered_prompts_in_the_plans_order(tmp_path: Path) -> None:

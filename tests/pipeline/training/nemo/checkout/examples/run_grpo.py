@@ -34,13 +34,13 @@ def merge(base, over):
 
 
 def load(path):
-    config = yaml.safe_load(Path(path).read_text())
+    config = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     parent = config.pop("defaults", None)
     return merge(load(parent), config) if parent else config
 
 
 def rows(source, keys):
-    found = [json.loads(line) for line in Path(source["data_path"]).read_text().splitlines()]
+    found = [json.loads(line) for line in Path(source["data_path"]).read_text(encoding="utf-8").splitlines()]
     assert source["split"] == "train", "a JSONL file has no other"
     assert all(set(row) == set(keys) for row in found)
     return found
