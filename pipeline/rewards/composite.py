@@ -70,7 +70,7 @@ def compose(
     whole = sum(relative.values())
     total = sum(relative[name] * value for name, value in values.items()) / whole
     shares = {name: weight / whole for name, weight in relative.items()}
-    return Reward(min(1.0, total), "", profile, shares, all_findings)  # a rounding may pass 1
+    return Reward(total, "", profile, shares, all_findings)
 
 
 def verified(

@@ -33,10 +33,8 @@ def blocking(store: Store, iteration: str, digests: Collection[str] = ()) -> lis
 
 
 def blocks(store: Store) -> list[ErasureBlock]:
-    records = [
-        store.read(f"{layout.BLOCKS}/{p.name}", ErasureBlock) for p in sorted(store.path(layout.BLOCKS).glob("*.json"))
-    ]
-    return [each for each in records if each is not None]
+    names = sorted(f"{layout.BLOCKS}/{path.name}" for path in store.path(layout.BLOCKS).glob("*.json"))
+    return [each for name in names if (each := store.read(name, ErasureBlock))]
 
 
 def blocked(store: Store, version: ModelVersion) -> str:

@@ -85,13 +85,13 @@ def identified(served: Sequence[str], models: Mapping[str, Sequence[str]], named
     """The digest of the one model whose answers these are. `named`: what the server calls itself, which decides among
     models that answer all prompts alike. Raises ValueError when it is none of them, or not one."""
     counts = {digest: _equal(served, answers) for digest, answers in models.items()}
-    best = max(counts.values(), default=0)
-    nearest = [digest for digest in models if counts[digest] == best]
-    if best < MIN_EQUAL:
+    if not any(count >= MIN_EQUAL for count in counts.values()):
         of = ", ".join(f"{count} are {digest[:HEAD]}'s" for digest, count in counts.items())
         raise ValueError(
             f"Of {len(served)} answers {of or 'none are known'}, {MIN_EQUAL} needed. Load the model again."
         )
+    best = max(counts.values())
+    nearest = [digest for digest in models if counts[digest] == best]
     if len({tuple(models[digest]) for digest in nearest}) == 1 and named in nearest:
         return named
     if len(nearest) > 1:

@@ -254,10 +254,10 @@ def append(store: Store, model_name: str, state: RolloutState, event: RolloutEve
     assert (event.proposal is not None) == (event.phase is Phase.PROPOSED), "a proposal opens a rollout"
     assert event.phase is not Phase.SHIFTING or event.stage <= state.confirmed_stage + 1, "a stage was skipped"
     assert event.phase is not Phase.SUPERSEDED or state.supersedable, "a canary with evidence is not superseded"
-    if event.proposal is None and state.proposal is not None:
-        approves, policy = event.action == "approve", state.proposal.policy
+    if event.proposal is None:
+        approves, policy = event.action == "approve", state.opened.policy
         assert event.rollout == state.rollout, "an event of something else"
-        may = not approves or not approval_refusal(event.by, policy.approvers, state.proposal.proposed_by)
+        may = not approves or not approval_refusal(event.by, policy.approvers, state.opened.proposed_by)
         assert may, "approved by somebody who may not"
         if event.phase in (Phase.APPROVED, Phase.SHIFTING):
             assert approves or state.approved_by or not policy.needs_approval, "it was not approved"

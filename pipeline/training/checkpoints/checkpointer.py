@@ -52,8 +52,8 @@ class Checkpointer:
                 f"There is no checkpoint in {self._root}, and {silence or cut}. Start again when the mirror answers, "
                 "or set training.checkpoints.mirror to null to begin at step 0."
             )
-        if folder is not None and self._uploads is not None and step_of(folder.name) not in {m.step for m in remote}:
-            self._uploads.offer(folder)  # the last attempt was killed before it was up
+        if folder is not None and self._uploads is not None:
+            self._uploads.offer(folder)  # the last attempt may have been killed before it was up
         return folder
 
     def best(self) -> Path | None:
