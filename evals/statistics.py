@@ -150,5 +150,5 @@ def log_ratio(before: Array, after: Array, alpha: float, seed: int, draws: int =
     value = np.array([math.log(other / one)])
     half, wide = (-t_quantile(tail, c - 1) * error for tail in (alpha, (1 - LEVEL) / 2))
     totals = bootstrap_means(np.stack([before, after]), np.ones(c), draws, seed) * c
-    drawn = np.log(np.maximum(totals[1:], 0.5) / np.maximum(totals[:1], 0.5))
+    drawn = np.diff(np.log(np.maximum(totals, 0.5)), axis=0)
     return _differences(value, error, (half, half), (wide, wide), drawn, alpha)[0]

@@ -100,6 +100,9 @@ def test_a_total_of_0_counts_as_half_a_token_in_a_log_ratio() -> None:
     risen, fallen = (statistics.log_ratio(*pair, alpha=0.05, seed=1, draws=9) for pair in ((none, some), (some, none)))
     for result, value in ((risen, np.log(120)), (fallen, -np.log(120))):
         assert (result.value, result.bootstrap_lower) == pytest.approx((value, value))
+    once = np.array([0.0, 0.0, 0.0, 2.0])  # not drawn in one of three resamples
+    risen, fallen = (statistics.log_ratio(*pair, 0.05, 1, 200) for pair in ((once, some[:4]), (some[:4], once)))
+    assert (risen.bootstrap_upper, -fallen.bootstrap_lower) == pytest.approx((np.log(16), np.log(16)))
 
 
 def test_a_log_ratio_is_bounded_by_the_delta_method() -> None:

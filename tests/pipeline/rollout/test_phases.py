@@ -103,7 +103,7 @@ def test_a_slot_that_serves_another_model_gets_no_traffic(world):
     assert "serves another" in world.tick_until("held").reason
     decided(world, "resume")
     world.tick(10.0)
-    assert (world.state.phase, world.weight()) == (Phase.HELD, 0)
+    assert (world.state.phase, world.state.canary_weight, world.weight()) == (Phase.HELD, 0, 0)
 
 
 @pytest.mark.parametrize("phase", ["observing", "held"])

@@ -61,6 +61,7 @@ def test_a_node_without_its_disk_resumes_from_s3(tmp_path: Path, bucket: str) ->
 
 def test_the_mirror_heals_the_disk(tmp_path: Path, uri: str) -> None:
     run = attempt(tmp_path, uri)
+    assert run.newest() is None
     HARMS["flip"](up(run, 5) / STATE)
     assert run.newest() == "step-000005"
     assert is_whole(run.root / "step-000005")
