@@ -191,6 +191,7 @@ CLEAR = {"value": 0.1, "standard_error": 0.01, "lower": 0.08, "upper": 0.12, "bo
          Verdict.FAIL),  # no power, but harm beyond the margin is shown
         ({**CLEAR, "standard_error": 0.05}, {}, {}, Verdict.PASS),
         ({**CLEAR, "standard_error": 0.0501}, {}, {}, Verdict.INCONCLUSIVE),
+        (CLEAR, {}, {"items": 30, "clusters": 30}, Verdict.PASS),
         (CLEAR, {}, {"items": 29}, Verdict.INCONCLUSIVE),
         (CLEAR, {}, {"clusters": 29}, Verdict.INCONCLUSIVE),
     ],
