@@ -13,7 +13,7 @@ from k8s.client import connect
 from k8s.launch import recipe_refusals
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.desk.judges import is_desk_judge
-from pipeline.models.check import checked, of_level
+from pipeline.models.check import check_once, of_level
 from pipeline.traces.preflight import preflight
 from pipeline.traces.sources.protocol import Address
 
@@ -73,8 +73,8 @@ def refuse_later_faults(context: dg.AssetExecutionContext, deployment: Deploymen
     selected = {node.name for node in context.op_execution_context.job_def.nodes}
     model, lora = deployment.champion().model, deployment.recipe().training.lora
     asked = TRAINS in selected and not Path(model.uri).is_relative_to(MODEL_DIR.parent)  # tests ask those
-    found = checked(deployment.store(), model, lora) if asked else ()
-    for text in of_level(found, "warning"):
+    findings = check_once(deployment.store(), model, lora) if asked else ()
+    for text in of_level(findings, "warning"):
         context.log.warning(text)
-    if faults := of_level(found, "error") + later_faults(deployment, selected):
+    if faults := of_level(findings, "error") + later_faults(deployment, selected):
         raise ValueError("\n".join([*faults, "Nothing was read yet. To check again: pt validate"]))

@@ -30,13 +30,13 @@ Findings = Iterator[BaseFinding]
 
 
 class BaseCheck(Record):
-    """What was found in a model of that digest, for these adapters by this version of transformers."""
+    """The findings in a model of that digest, for these adapters by this version of transformers."""
 
     asked: str
     findings: tuple[BaseFinding, ...]
 
 
-def checked(store: Store, model: ModelRef, lora: Lora | None) -> tuple[BaseFinding, ...]:
+def check_once(store: Store, model: ModelRef, lora: Lora | None) -> tuple[BaseFinding, ...]:
     """The check of a model under the data root's records: asked again where the adapters or transformers changed."""
     place = f"{layout.BASE_MODELS}/{model.digest[:16]}.check.json"
     asked = digest_json([lora.model_dump() if lora else None, version("transformers")])
@@ -50,7 +50,7 @@ def checked(store: Store, model: ModelRef, lora: Lora | None) -> tuple[BaseFindi
 
 
 def last_check(store: Store, model: ModelRef) -> tuple[BaseFinding, ...]:
-    """What was found in a model; nothing where it was not asked."""
+    """The findings in a model; nothing where it was not asked."""
     known = store.read(f"{layout.BASE_MODELS}/{model.digest[:16]}.check.json", BaseCheck)
     return known.findings if known else ()
 
@@ -61,35 +61,35 @@ def check_base(folder: Path, lora: Lora | None = None) -> list[BaseFinding]:
     from pipeline.models.check_tensors import tensors
     from pipeline.models.check_text import template, tokenizer
 
-    found = list(_files(folder))
-    if any(each.level == "error" for each in found):
-        return found
-    found += _asked("architecture", lambda: _architecture(folder))
-    if any(each.level == "error" for each in found):
-        return found
+    findings = list(_files(folder))
+    if any(each.level == "error" for each in findings):
+        return findings
+    findings += _asked("architecture", lambda: _architecture(folder))
+    if any(each.level == "error" for each in findings):
+        return findings
     try:
         loaded = load_tokenizer(str(folder))
     except Exception as error:  # boundary: whatever a tokenizer's class raises on a folder of somebody else's
-        return [*found, BaseFinding("error", "tokenizer", _not_loaded(folder, error))]
-    found += _asked("tokenizer", lambda: tokenizer(folder, loaded))
-    found += _asked("chat template", lambda: template(folder, loaded))
-    return found + _asked("weights", lambda: tensors(folder, loaded, lora))
+        return [*findings, BaseFinding("error", "tokenizer", _not_loaded(folder, error))]
+    findings += _asked("tokenizer", lambda: tokenizer(folder, loaded))
+    findings += _asked("chat template", lambda: template(folder, loaded))
+    return findings + _asked("weights", lambda: tensors(folder, loaded, lora))
 
 
-def of_level(found: Sequence[BaseFinding], level: Level) -> list[str]:
+def of_level(findings: Sequence[BaseFinding], level: Level) -> list[str]:
     """As faults of a recipe: each a line that begins with the field."""
-    return [f"base_model.uri: {each.question}: {each.text}" for each in found if each.level == level]
+    return [f"base_model.uri: {each.question}: {each.text}" for each in findings if each.level == level]
 
 
 def _asked(question: str, ask: Callable[[], Findings]) -> list[BaseFinding]:
     """A question that the folder's files make fail is answered by the failure."""
-    found: list[BaseFinding] = []
+    findings: list[BaseFinding] = []
     try:
-        found += ask()
+        findings += ask()
     except Exception as error:  # boundary: transformers' loaders raise anything on files of somebody else's
         why = " ".join(str(error).split())[:300] or "no reason given"
-        found.append(BaseFinding("error", question, f"{type(error).__name__}: {why}. Save the model again."))
-    return found
+        findings.append(BaseFinding("error", question, f"{type(error).__name__}: {why}. Save the model again."))
+    return findings
 
 
 def _files(folder: Path) -> Findings:

@@ -101,7 +101,7 @@ def _publish(
 ) -> PinnedBase:
     folder = f"{layout.BASE_MODELS}/{digest_json(exact)[:12]}"
     if not store.path(folder).is_dir():
-        log(f"base model: fetching {exact}")
+        log(f"base model: copying {exact} below the data root")
         with store.staged(folder) as staging:
             write(staging)
             if lacks := faults(staging):

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from pipeline.core.storage import Store, model_ref
 from pipeline.demo import MODEL_DIR
-from pipeline.models.check import BaseFinding, check_base, checked, last_check, of_level
+from pipeline.models.check import BaseFinding, check_base, check_once, last_check, of_level
 from pipeline.recipe import Lora
 
 pytestmark = pytest.mark.slow
@@ -149,8 +149,8 @@ def test_a_model_is_asked_once_for_its_adapters(tmp_path: Path) -> None:
     folder, store = Path(shutil.copytree(MODEL_DIR, tmp_path / "model")), Store(tmp_path / "data")
     ref = model_ref(folder)
     assert last_check(store, ref) == ()
-    found = checked(store, ref, ADAPTERS)
+    found = check_once(store, ref, ADAPTERS)
     (folder / "tokenizer.json").unlink()  # what is on record is not asked again
-    assert checked(store, ref, ADAPTERS) == last_check(store, ref) == found
-    assert of_level(checked(store, ref, Lora(r=4)), "error") != []
+    assert check_once(store, ref, ADAPTERS) == last_check(store, ref) == found
+    assert of_level(check_once(store, ref, Lora(r=4)), "error") != []
     assert last_check(store, ref) == found, "a failed check is asked again"
