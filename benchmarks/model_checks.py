@@ -5,7 +5,7 @@ import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 import torch
@@ -18,8 +18,8 @@ from pipeline.training.methods import trainer_of
 from pipeline.training.plan import TrainingPlan
 
 PROBES = ("Add 3 and 4.", " two  spaces", "line\n\nbreak\t", "naïve Zoë, 東京 🙂", "<|im_end|></s><eos>")
-NATS = {torch.float32: 1e-3, torch.float16: 5e-2, torch.bfloat16: 5e-2}
-"""Largest difference of a token's log-probability that the rounding of a merged weight makes."""
+NATS = 1e-3
+"""Largest difference of a token's log-probability that merging in float32 makes."""
 VISION = re.compile(r"vision|visual")
 LAYER = re.compile(r"\b(layers|h)\.\d+\..*")
 
@@ -52,7 +52,8 @@ def tensor_faults(base: Path, adapter: Path, export: Path) -> Iterator[str]:
             yield f"{len(other)} tensors of another {what}, such as {other[0]}: {both}"
     adapted = {_place(name) for name in _tensors(adapter) if ".lora_A." in name}
     changed = {name for name in shared if not torch.equal(before[name].float(), after[name].float())}
-    if untrained := sorted(name for name in changed if VISION.search(name) or _place(name) not in adapted):
+    trained = tuple(f"{place}." for place in adapted)  # of stacked experts the adapter is named by what holds them
+    if untrained := sorted(n for n in changed if VISION.search(n) or not f"{_place(n)}.".startswith(trained)):
         yield f"{len(untrained)} tensors changed that were not trained, such as {untrained[0]}"
     if not changed:
         yield "no tensor changed"
@@ -64,7 +65,7 @@ def _tensors(folder: Path) -> dict[str, torch.Tensor]:
 
 def _place(name: str) -> str:
     """The module in its layer, whatever stands before and behind."""
-    found = LAYER.search(name.split(".lora_A.")[0].removesuffix(".weight"))
+    found = LAYER.search(name.split(".lora_A.")[0].removesuffix(".base_layer").removesuffix(".weight"))
     return found[0] if found else name
 
 
@@ -99,20 +100,45 @@ def prompt_faults(plan: TrainingPlan, export: Path) -> Iterator[str]:
         yield f"{len(other)} of {len(served)} prompts are trained in other tokens than they are served"
 
 
-def nats(base: Path, adapter: Path, export: Path, chats: Sequence[list[dict[str, str]]]) -> float:
-    """The largest difference of a token's log-probability between the trained policy and the merged model."""
+class Merge(NamedTuple):
+    """Largest differences of a token's log-probability from the trained policy's."""
+
+    nats: float
+    """Of the adapter merged in float32 by peft."""
+    rounded_nats: float
+    """Of the exported model. Where a router picks experts, rounding may pick another one."""
+    faults: tuple[str, ...]
+
+
+def merge(base: Path, adapter: Path, export: Path, chats: Sequence[list[dict[str, str]]]) -> Merge:
+    """Whether the export is what peft merges in float32, rounded to the base's dtype, to the bit."""
     tokenizer = AutoTokenizer.from_pretrained(export)
     rows = [tokenizer.apply_chat_template(messages, return_dict=False) for messages in chats]
-    models: list[Any] = [AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32) for folder in (base, export)]
-    policy, merged = PeftModel.from_pretrained(models[0], str(adapter)).eval(), models[1].eval()
-    with torch.no_grad():
-        return max(float((_scores(policy, ids) - _scores(merged, ids)).abs().max()) for ids in rows)
+    policy: Any = PeftModel.from_pretrained(_loaded(base), str(adapter)).eval()
+    scores, exported = [_scores(policy, ids) for ids in rows], _loaded(export)
+    merged = policy.merge_and_unload().eval()
+    nats, rounded = (
+        max(float((_scores(model, ids) - theirs).abs().max()) for ids, theirs in zip(rows, scores, strict=True))
+        for model in (merged, exported)
+    )
+    dtype = {name: tensor.dtype for name, tensor in _loaded(base, "auto").state_dict().items()}
+    after = exported.state_dict()
+    other = [
+        name
+        for name, each in merged.state_dict().items()
+        if not torch.equal(each.to(dtype[name]), after[name].to(dtype[name]))
+    ]
+    faults = [f"{len(other)} tensors are not the merged ones, such as {other[0]}"] if other else []
+    if nats > NATS:
+        faults.append(f"the merged model differs from the policy by {nats:.2g} nats")
+    return Merge(nats, rounded, tuple(faults))
+
+
+def _loaded(folder: Path, dtype: Any = torch.float32) -> Any:
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
 
 
 def _scores(model: Any, ids: list[int]) -> torch.Tensor:
     tokens = torch.tensor([ids])
-    return model(input_ids=tokens).logits[:, :-1].float().log_softmax(-1).gather(-1, tokens[:, 1:, None])
-
-
-def allowed_nats(base: Path) -> float:
-    return max(NATS[tensor.dtype] for tensor in _tensors(base).values())
+    with torch.no_grad():
+        return model(input_ids=tokens).logits[:, :-1].float().log_softmax(-1).gather(-1, tokens[:, 1:, None])

@@ -53,9 +53,9 @@ CHAT: dict[str, ChatSettings] = {
     "neoxbase": ChatSettings(template=str(TEMPLATES / "plain.jinja")),
 }
 """What a person has to set for a model."""
-TOKENS, FEW = 32, {"steps": 4, "batch_size": 8, "learning_rate": 1e-3}
+TOKENS, FEW = 32, {"steps": 4, "batch_size": 8, "learning_rate": 5e-4}
 TRAINING = Training(
-    grpo=GRPO(steps=4, prompts_per_step=4, num_generations=4, max_completion_tokens=TOKENS, learning_rate=1e-3),
+    grpo=GRPO(steps=4, prompts_per_step=4, num_generations=4, max_completion_tokens=TOKENS, learning_rate=5e-4),
     dpo=DPO.model_validate(FEW),
     kto=KTO.model_validate({**FEW, "kl_stop": None}),
     sft=SFT.model_validate(FEW),
@@ -87,6 +87,7 @@ class ModelOutcome:
     """What the benchmark finds, and no stage said."""
     unequal: bool = False
     nats: float = 0.0
+    rounded_nats: float = 0.0
 
 
 class ModelLoop:
@@ -132,6 +133,8 @@ class ModelLoop:
                 result = train(self.store, plan, 600.0, quiet)
                 if result is None:
                     raise ValueError("; ".join(plan.decision.reasons))
+                if not result.checkpoint.step:
+                    raise ValueError("; ".join(finding.reason for finding in result.health.findings))
                 outcome.trained[method] = plan, result.checkpoint
                 if len(outcome.trained) == 1:
                     self._evaluate(context, result.checkpoint)

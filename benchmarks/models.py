@@ -6,6 +6,7 @@ line is JSON."""
 import argparse
 import json
 import os
+import pickle
 import subprocess
 import tempfile
 import time
@@ -17,7 +18,7 @@ from typing import Any
 
 from benchmarks.base_models import build
 from benchmarks.base_tokenizers import answer
-from benchmarks.model_checks import allowed_nats, file_faults, nats, prompt_faults, tensor_faults, token_faults
+from benchmarks.model_checks import file_faults, merge, prompt_faults, tensor_faults, token_faults
 from benchmarks.model_loop import CHAT, ModelLoop, ModelOutcome, conversations
 from pipeline.core.storage import model_ref
 from pipeline.recipe.methods import METHODS, MethodName
@@ -69,18 +70,24 @@ print(json.dumps([loads(folder) for folder in sys.argv[1:]]))
 
 
 def tried(root: Path, name: str, methods: Sequence[MethodName]) -> ModelOutcome:
-    """One model through the loop, in a process of its own."""
-    folder = root / "bases" / name
-    outcome = ModelLoop(root).run(name, folder if folder.is_dir() else build(name, folder), methods)
+    """One model through the loop, in a process of its own; what an earlier run below `root` trained stands."""
+    folder, kept = root / "bases" / name, root / "outcomes" / name
+    if not kept.is_file():
+        trained = ModelLoop(root).run(name, folder if folder.is_dir() else build(name, folder), methods)
+        kept.parent.mkdir(exist_ok=True)
+        kept.write_bytes(pickle.dumps(trained))
+    outcome: ModelOutcome = pickle.loads(kept.read_bytes())
     base = outcome.base
     chats = [[*asked, {"role": "assistant", "content": answer(a, b)}] for a, b, asked in conversations(8)]
     for method, (plan, checkpoint) in outcome.trained.items():
         adapter, export = Path(checkpoint.adapter.uri), Path(checkpoint.model.uri)
         faults = [*file_faults(base, export), *tensor_faults(base, adapter, export), *token_faults(base, export)]
-        found = nats(base, adapter, export, chats)
-        outcome.nats = max(outcome.nats, found)
-        if found > allowed_nats(base):
-            faults.append(f"the merged model differs from the policy by {found:.2g} nats")
+        merged = merge(base, adapter, export, chats)
+        faults += merged.faults
+        outcome.nats, outcome.rounded_nats = (
+            max(outcome.nats, merged.nats),
+            max(outcome.rounded_nats, merged.rounded_nats),
+        )
         outcome.unequal |= bool(faults)
         outcome.wrong += [f"{method}: {fault}" for fault in (*faults, *prompt_faults(plan, export))]
     return outcome
@@ -124,13 +131,13 @@ def figures(outcomes: Sequence[ModelOutcome], methods: Sequence[MethodName]) -> 
 
 
 def matrix(outcomes: Sequence[ModelOutcome]) -> Iterator[str]:
-    yield "| model | family and habit | outcome | to be set | merged, nats |"
+    yield "| model | family and habit | outcome | to be set | merged, rounded (nats) |"
     yield "|---|---|---|---|---|"
     for each in outcomes:
         chat = CHAT[each.name].model_dump(mode="json", exclude_defaults=True) if each.name in CHAT else {}
         needed = ", ".join(f"`{key}: {Path(value).name}`" for key, value in chat.items())
         outcome = said(each).replace("|", "\\|")
-        merged = f"{each.nats:.0e}" if each.trained else ""
+        merged = f"{each.nats:.0e}, {each.rounded_nats:.0e}" if each.trained else ""
         yield f"| {each.name} | {HABITS[each.name]} | {outcome} | {needed} | {merged} |"
 
 
@@ -138,7 +145,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--small", action="store_true", help="one model that trains and one that is refused")
     options.add_argument("--only", nargs="+", choices=list(HABITS), metavar="NAME", help="these models alone")
-    options.add_argument("--folder", type=Path, help="keeps what is made, and takes the bases that are there")
+    options.add_argument("--folder", type=Path, help="keeps what is made; a run that ended early goes on there")
     options.add_argument("--write", action="store_true", help="the matrix into docs/models.md")
     chosen = options.parse_args()
     begun, names = time.monotonic(), chosen.only or (["gpt2", "noend"] if chosen.small else list(HABITS))
@@ -147,7 +154,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         root = chosen.folder or Path(temporary)
         first = root / "bases" / names[0]
-        ModelLoop(root).prepare(model_ref(first if first.is_dir() else build(names[0], first)))
+        if not (root / "labelled.json").is_file():
+            ModelLoop(root).prepare(model_ref(first if first.is_dir() else build(names[0], first)))
         found: dict[str, ModelOutcome] = {}
         with ProcessPoolExecutor(2, get_context("spawn")) as pool:
             for each in as_completed([pool.submit(tried, root, name, methods) for name in names]):
