@@ -95,7 +95,7 @@ def tried(root: Path, name: str, methods: Sequence[MethodName]) -> ModelOutcome:
 
 def said(outcome: ModelOutcome) -> str:
     if outcome.refused:
-        return f"refused: {outcome.refused}"
+        return f"refused: {outcome.refused.removeprefix('ValueError: base_model.uri: ')}"
     return "; ".join([*(f"{stage}: {why}" for stage, why in outcome.failed.items()), *outcome.wrong]) or "trained"
 
 
