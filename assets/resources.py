@@ -26,7 +26,7 @@ from pipeline.demo.desk.judges import judge_at
 from pipeline.recipe import Judge, Recipe, load
 from pipeline.recipe.pinning import differences, pin, pinned, refuse_to_mix
 from pipeline.recipe.section import joined
-from pipeline.recipe.traces import LangfuseApiSource, MlflowSource, PostgresTableSource
+from pipeline.recipe.sources import LangfuseApiSource, MlflowSource, PostgresTableSource
 from pipeline.registry.base_models import is_pinned, pin_base, with_base
 from pipeline.registry.runs import MlflowAddresses
 from pipeline.registry.tracking import local_tracking

@@ -13,7 +13,7 @@ from pipeline.core.storage import ModelRef
 from pipeline.recipe import Recipe
 from pipeline.recipe.pinning import pinned
 from pipeline.recipe.section import joined
-from pipeline.recipe.traces import DemoSource
+from pipeline.recipe.sources import DemoSource
 from pipeline.registry.versions import project
 from pipeline.rollout.controller import Pace, drive
 from pipeline.rollout.fold import read_state

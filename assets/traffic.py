@@ -13,7 +13,7 @@ from pipeline.core.storage import ModelRef
 from pipeline.demo.traffic import with_users
 from pipeline.recipe import Recipe
 from pipeline.recipe.rollout import GatewayTraffic, HttpRouteTraffic, NoTraffic
-from pipeline.recipe.traces import DemoSource
+from pipeline.recipe.sources import DemoSource
 from pipeline.rollout.export import exported
 from pipeline.rollout.fold import models_to_serve, read_state
 from pipeline.rollout.gateway.keeper import SlotKeeper

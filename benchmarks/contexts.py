@@ -8,7 +8,8 @@ from pipeline.core.iteration import Iteration
 from pipeline.core.storage import Store
 from pipeline.demo import MODEL_DIR
 from pipeline.recipe import BaseModelSection, Compute, Recipe
-from pipeline.recipe.traces import DemoSource, Traces
+from pipeline.recipe.sources import DemoSource
+from pipeline.recipe.traces import Traces
 from pipeline.traces.context import IterationContext, StageContext
 from pipeline.traces.lake import LakeConfig, local_lake
 

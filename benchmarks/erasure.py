@@ -24,7 +24,8 @@ from pipeline.demo import MODEL_DIR
 from pipeline.governance.erasure import forget
 from pipeline.governance.erasure.records import Person, proofs
 from pipeline.recipe import BaseModelSection, Compute, Recipe
-from pipeline.recipe.traces import DemoSource, Traces
+from pipeline.recipe.sources import DemoSource
+from pipeline.recipe.traces import Traces
 from pipeline.traces.context import StageContext
 from pipeline.traces.lake import local_lake, open_lake
 from pipeline.traces.materialize import materialize

@@ -26,7 +26,7 @@ from pipeline.recipe import BaseModelSection, ChatSettings, Evaluation, Selectio
 from pipeline.recipe.methods import DPO, GRPO, KTO, SFT, MethodName
 from pipeline.recipe.serving import TransformersServing
 from pipeline.recipe.suites import ItemsSuite
-from pipeline.recipe.traces import ExportSource
+from pipeline.recipe.sources import ExportSource
 from pipeline.registry.base_models import fetch_base, pin_base
 from pipeline.registry.runs import MlflowAddresses
 from pipeline.registry.versions import RunContents, record

@@ -26,7 +26,7 @@ from pipeline.demo.desk.traffic import biases, thumb_up
 from pipeline.demo.desk.utility import utility
 from pipeline.demo.export import users
 from pipeline.recipe import Recipe, Rewards, load
-from pipeline.recipe.traces import DeskUsers
+from pipeline.recipe.sources import DeskUsers
 from pipeline.rewards.judge import JudgeRequest, open_judge
 from pipeline.rewards.judge.prompt import score_prompt
 from pipeline.rewards.judge.session import judge_id

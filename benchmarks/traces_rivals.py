@@ -79,7 +79,8 @@ def materialized(export: Path, out: Path, workers: int) -> dict[str, int]:
     from benchmarks.contexts import stage_context
     from pipeline.core.storage import ModelRef, Store
     from pipeline.recipe import Compute
-    from pipeline.recipe.traces import ExportSource, Traces
+    from pipeline.recipe.sources import ExportSource
+    from pipeline.recipe.traces import Traces
     from pipeline.traces.materialize import materialize
     from pipeline.traces.scope import Producer
     from pipeline.traces.sources.protocol import Address

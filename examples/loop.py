@@ -21,7 +21,7 @@ from pipeline.demo.traffic import ensure_days
 from pipeline.recipe import load
 from pipeline.recipe.pinning import pin
 from pipeline.recipe.suites import ItemsSuite
-from pipeline.recipe.traces import DemoSource
+from pipeline.recipe.sources import DemoSource
 from pipeline.rewards.label import label_traces
 from pipeline.rewards.verifiers import Grader
 from pipeline.selection.consent import consented

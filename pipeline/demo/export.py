@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from pipeline.core.storage import ModelRef, Record
-from pipeline.recipe.traces import DeskUsers
+from pipeline.recipe.sources import DeskUsers
 from pipeline.serving.inference import Answer, Messages
 
 USERS = 200

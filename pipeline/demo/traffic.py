@@ -18,7 +18,7 @@ from pipeline.demo.desk import traffic as desk
 from pipeline.demo.desk.requests import draw
 from pipeline.demo.export import Exported, LoggedCall, TrafficClaim
 from pipeline.demo.task import problems
-from pipeline.recipe.traces import DemoSource
+from pipeline.recipe.sources import DemoSource
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.gateway.process import running_address
 from pipeline.serving.inference import Messages, Sampling

@@ -22,7 +22,8 @@ from pipeline.recipe.rollout import Rollout
 from pipeline.recipe.section import Line, Operational, Section, settings
 from pipeline.recipe.selection import Samples, Selection
 from pipeline.recipe.suites import Evaluation
-from pipeline.recipe.traces import RowsSource, Traces
+from pipeline.recipe.sources import RowsSource
+from pipeline.recipe.traces import Traces
 from pipeline.recipe.training import (
     Checkpoints,
     Distribution,
@@ -95,10 +96,8 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _given_rewards_are_read(self) -> Recipe:
         source, key = self.traces.source, self.rewards.given_key
-        if isinstance(source, RowsSource) and key and key not in source.fields.metadata:
-            raise ValueError(
-                f"rewards.given_key is {key}, and traces.source.fields.metadata does not keep that column. Add it."
-            )
+        if isinstance(source, RowsSource) and key and not source.mapping.get("metadata"):
+            raise ValueError(f"rewards.given_key is {key}, and traces.source.fields.metadata keeps nothing. Add it.")
         return self
 
     @model_validator(mode="after")

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pipeline.core import audit, layout
 from pipeline.core.storage import digest_json, write_atomically
-from pipeline.recipe.traces import PromptsSource, Traces
+from pipeline.recipe.sources import PromptsSource
+from pipeline.recipe.traces import Traces
 from pipeline.traces.database import MEMORY_MB, connect, quoted
 from pipeline.traces.gates import VERSION
 from pipeline.traces.govern import staged_file

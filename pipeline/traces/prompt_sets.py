@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 
 import pyarrow.parquet as pq
 
-from pipeline.recipe.traces import PromptFields
+from pipeline.recipe.sources import PromptFields
 
 LAYOUTS = (("problem", "expected_answer"), ("question", "answer"), ("problem", "answer"), ("problem", "solution"))
 """Fields of problem and reference: OpenMathInstruct-2; GSM8K; DeepScaleR; MATH. The first that a set has counts."""

@@ -21,7 +21,7 @@ from pipeline.demo.desk.conversation import (
 from pipeline.demo.desk.requests import ATTRIBUTES, Request, assistant_message
 from pipeline.demo.desk.utility import utility
 from pipeline.demo.export import Exported, LoggedCall, TrafficClaim
-from pipeline.recipe.traces import DeskUsers
+from pipeline.recipe.sources import DeskUsers
 from pipeline.serving.inference import Answer, Sampling
 from pipeline.serving.transformers_engine import Sampler
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from typing import TypeVar
 
-from pipeline.recipe.traces import LangfuseApiSource, MlflowSource
+from pipeline.recipe.sources import LangfuseApiSource, MlflowSource
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows
 from pipeline.traces.sources.protocol import BLOCK, Digest, Holds, SourcePart, named_day

@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from pipeline.core.storage import digest_json
-from pipeline.recipe.traces import LangfuseApiSource
+from pipeline.recipe.sources import LangfuseApiSource
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows
 from pipeline.traces.sources.daily_parts import ServerAway, daily_parts, day_range, read_pages

@@ -76,21 +76,38 @@ def _lines(chunks: Iterator[bytes], max_line: int) -> Iterator[list[bytes] | Non
 
 
 def elements(chunks: Iterator[bytes]) -> Iterator[LineBatch]:
-    """The elements of a file that is one JSON array."""
+    """The elements of a file that is one JSON array, or an object with an array under `data`; any other object; and of
+    JSON lines, the lines."""
     read, size = list[bytes](), 0
     try:
         for chunk in chunks:
             size += len(chunk)
             read = [*read, chunk] if size <= ARRAY else []
         if size > ARRAY:
-            detail = f"a JSON array of over {ARRAY} bytes: `jq -c '.[]'` makes lines"
+            detail = f"JSON of over {ARRAY} bytes: `jq -c '.[]'` makes lines of an array"
             yield LineBatch(1, [], [Rejection(1, Reason.TOO_LONG, detail=detail)])
             return
-        texts = msgspec.json.decode(b"".join(read).removeprefix(MARK), type=list[msgspec.Raw])
-        yield LineBatch(1, [bytes(text) for text in texts], [])
+        text = b"".join(read).removeprefix(MARK).strip()
+        if text.startswith(b"{") and not _is_one(text):
+            yield LineBatch(1, text.split(b"\n"), [])
+            return
+        whole = msgspec.json.decode(text, type=list[msgspec.Raw] | dict[str, msgspec.Raw])
+        if isinstance(whole, dict):
+            listed = whole.get("data", msgspec.Raw(b""))
+            whole = msgspec.json.decode(listed, type=list[msgspec.Raw]) if bytes(listed)[:1] == b"[" else [text]
+        yield LineBatch(1, [bytes(each) for each in whole], [])
     except (Broken, msgspec.DecodeError, RecursionError) as error:
         reason = error.reason if isinstance(error, Broken) else Reason.TRUNCATED_FILE
         yield LineBatch(1, [], [Rejection(1, reason, detail=f"the JSON array breaks off or is damaged: {error}")])
+
+
+def _is_one(text: bytes) -> bool:
+    """Whether JSON is one value, and not a value a line."""
+    try:
+        msgspec.json.decode(text, type=msgspec.Raw)
+        return True
+    except msgspec.DecodeError:
+        return False
 
 
 def refusal(line: int, error: Exception, trace_id: str | None = None, day: str | None = None) -> Rejection:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from pipeline.core.storage import digest_json
-from pipeline.recipe.traces import MlflowSource
+from pipeline.recipe.sources import MlflowSource
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows, Score, Trace
 from pipeline.traces.sources import chat

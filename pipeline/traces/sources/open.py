@@ -9,9 +9,9 @@ from pipeline.traces.sources.langfuse_api import LangfuseApi
 from pipeline.traces.sources.langfuse_export import LangfuseExport
 from pipeline.traces.sources.mlflow_traces import MlflowTraces
 from pipeline.traces.sources.otel import Otel
-from pipeline.traces.sources.parquet_rows import ParquetRows
 from pipeline.traces.sources.prompts import Prompts
 from pipeline.traces.sources.protocol import Address, Digest, Source, SourcePart
+from pipeline.traces.sources.rows import RowFiles
 
 SERVED = "served"
 """Folder of the gateway's spans, below the root of the embedded production's export."""
@@ -45,10 +45,6 @@ def open_source(address: Address) -> Source:
     """The source at an address; nothing is connected or read yet. Raises ValueError for an address of no known kind."""
     section, uri = address.section, address.uri
     match section.kind:
-        case "postgres_table":
-            from pipeline.traces.sources.postgres_table import PostgresTable  # which imports the database's driver
-
-            return PostgresTable(uri, section.table)
         case "langfuse_api":
             return LangfuseApi(uri, section)
         case "mlflow":
@@ -56,7 +52,7 @@ def open_source(address: Address) -> Source:
         case "prompts":
             return Prompts(uri, section)
         case "rows":
-            return ParquetRows(uri, section)
+            return RowFiles(uri, section)
         case "custom":
             return create(section, uri)
         case kind:

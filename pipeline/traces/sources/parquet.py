@@ -2,7 +2,7 @@
 objects, binary strings as the UTF-8 that they are. A file without a column gives records that lack it."""
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
 from pipeline.traces.records import Reason
@@ -20,7 +20,7 @@ class RecordBatch(NamedTuple):
     rejected: list[Rejection]
 
 
-def records(files: Files, part: SourcePart, digest: Digest, columns: Sequence[str]) -> Iterator[RecordBatch]:
+def records(files: Files, part: SourcePart, digest: Digest, columns: Collection[str]) -> Iterator[RecordBatch]:
     """The file's rows in batches of about BLOCK bytes. One that cannot be read to its end gives one last rejection."""
     line = size = 0
     # Parquet is read from its end: the file is copied to disk on its way into the digest.
@@ -41,7 +41,7 @@ def records(files: Files, part: SourcePart, digest: Digest, columns: Sequence[st
             yield RecordBatch([], [Rejection(line + 1, error.reason, detail=str(error))])
 
 
-def _bounded(stream: Any, part: SourcePart, columns: Sequence[str]) -> Iterator[Any]:
+def _bounded(stream: Any, part: SourcePart, columns: Collection[str]) -> Iterator[Any]:
     """Batches of at most BLOCK bytes, or one row. Raises Broken."""
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from pipeline.core.storage import digest_json
-from pipeline.recipe.traces import PromptsSource
+from pipeline.recipe.sources import PromptsSource
 from pipeline.traces.batch import REFERENCE_KEY
 from pipeline.traces.prompt_sets import UNANSWERED, PromptRow, read_prompts, set_files
 from pipeline.traces.records import Reason

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.storage import Store
-from pipeline.recipe.traces import ExportSource
+from pipeline.recipe.sources import ExportSource
 from tests.contexts import KEYS
 from tests.killing import differing
 from tests.pipeline.traces import retention_work

@@ -13,7 +13,8 @@ from pipeline.demo.desk import MODEL_SHA256 as DESK_SHA256
 from pipeline.demo.desk import is_desk_model
 from pipeline.demo.export import users
 from pipeline.demo.traffic import PEOPLE, TrafficClaim, ask, ensure_days, requests_of
-from pipeline.recipe.traces import DemoSource, Traces
+from pipeline.recipe.sources import DemoSource
+from pipeline.recipe.traces import Traces
 from pipeline.serving.inference import Answer, Messages, Sampling
 from pipeline.traces.lake import local_lake
 from pipeline.traces.materialize import materialize, read

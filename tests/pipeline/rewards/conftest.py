@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.core.storage import Store
 from pipeline.recipe import Compute, Rewards
-from pipeline.recipe.traces import ExportSource
+from pipeline.recipe.sources import ExportSource
 from pipeline.rewards.judge import Endpoint
 from pipeline.rewards.label import label_traces
 from pipeline.rewards.records import RewardLabels

@@ -10,7 +10,8 @@ import pytest
 
 from pipeline.core.storage import ModelRef
 from pipeline.recipe import Rewards
-from pipeline.recipe.traces import ExportSource, Traces
+from pipeline.recipe.sources import ExportSource
+from pipeline.recipe.traces import Traces
 from pipeline.rewards.records import Finding
 from pipeline.rewards.samples import RewardSample
 from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, UnitCounts

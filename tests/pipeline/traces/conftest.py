@@ -11,7 +11,8 @@ import pytest
 
 from pipeline.core.storage import ModelRef, Store
 from pipeline.recipe import Compute, Samples
-from pipeline.recipe.traces import ExportSource, SourceSection, Traces
+from pipeline.recipe.sources import ExportSource, SourceSection
+from pipeline.recipe.traces import Traces
 from pipeline.traces.lake import LakeConfig
 from pipeline.traces.materialize import materialize
 from pipeline.traces.records import GovernedTraces

@@ -6,7 +6,8 @@ from typing import Any
 
 from pipeline.core import audit
 from pipeline.core.storage import Store
-from pipeline.recipe.traces import ExportSource, Traces
+from pipeline.recipe.sources import ExportSource
+from pipeline.recipe.traces import Traces
 from pipeline.traces.lake import local_lake, open_lake
 from pipeline.traces.retention import retain, windows
 from tests.contexts import KEYS, stage_context

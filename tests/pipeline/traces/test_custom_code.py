@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.core.storage import Store
 from pipeline.recipe import Compute
-from pipeline.recipe.traces import CustomSource
+from pipeline.recipe.sources import CustomSource
 from pipeline.traces.lake import local_lake
 from pipeline.traces.materialize import read
 from tests.pipeline.traces.conftest import govern, write

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from pipeline.recipe.traces import ExportSource, Traces
+from pipeline.recipe.sources import ExportSource
+from pipeline.recipe.traces import Traces
 from pipeline.traces.database import connect
 from pipeline.traces.days import DayTask, compare
 from pipeline.traces.erased import NOBODY

@@ -10,7 +10,7 @@ import pytest
 
 from assets.environment import environment
 from pipeline.core.storage import Store
-from pipeline.recipe.traces import ExportSource
+from pipeline.recipe.sources import ExportSource
 from pipeline.traces.lake import LakeConfig
 from pipeline.traces.materialize import read
 from pipeline.traces.records import GovernedTraces

@@ -8,7 +8,8 @@ import pytest
 
 from pipeline.core.layout import WATERMARK as NAME
 from pipeline.core.storage import Store
-from pipeline.recipe.traces import ExportSource, Traces
+from pipeline.recipe.sources import ExportSource
+from pipeline.recipe.traces import Traces
 from pipeline.traces.days import rules_digest
 from pipeline.traces.floor import refuse_below_floor
 from pipeline.traces.lake import local_lake

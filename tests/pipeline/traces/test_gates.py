@@ -5,7 +5,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from pipeline.recipe.traces import ExportSource, PromptsSource, Traces
+from pipeline.recipe.sources import ExportSource, PromptsSource
+from pipeline.recipe.traces import Traces
 from pipeline.traces.batch import BatchBuilder
 from pipeline.traces.erased import NOBODY, user_hash
 from pipeline.traces.gates import GATES, GateRules, check

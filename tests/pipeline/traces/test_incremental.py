@@ -74,7 +74,8 @@ KILLED = """
 import sys, pathlib
 sys.path.insert(0, sys.argv[1])
 from pipeline.recipe import Compute
-from pipeline.recipe.traces import ExportSource, Traces
+from pipeline.recipe.sources import ExportSource
+from pipeline.recipe.traces import Traces
 from pipeline.core.storage import ModelRef, Store
 from pipeline.traces.materialize import materialize
 from pipeline.traces.scope import Producer

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.demo import MODEL_DIR
 from pipeline.recipe import Recipe, load
-from pipeline.recipe.traces import ExportSource, PostgresTableSource, SourceSection
+from pipeline.recipe.sources import ExportSource, PostgresTableSource, SourceSection
 from pipeline.traces.preflight import data_root_faults, preflight, source_faults
 from pipeline.traces.sources.protocol import Address
 

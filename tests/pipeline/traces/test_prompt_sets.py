@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.recipe.traces import PromptFields
+from pipeline.recipe.sources import PromptFields
 from pipeline.traces.prompt_sets import PromptRow, read_prompts
 from tests.grading import grade
 

@@ -13,7 +13,7 @@ from pipeline.demo.desk.conversation import answer as draw_answer
 from pipeline.demo.desk.requests import ATTRIBUTES, TOOLS, VALUES, call_text, is_held_out, read_request
 from pipeline.demo.desk.traffic import serve
 from pipeline.demo.export import TrafficClaim
-from pipeline.recipe.traces import DeskUsers
+from pipeline.recipe.sources import DeskUsers
 from pipeline.serving.inference import Answer, Messages, Sampling
 from tests.answers import answer
 

@@ -6,7 +6,8 @@ import time
 import pytest
 
 from pipeline.core import layout
-from pipeline.recipe.traces import DemoSource, Traces
+from pipeline.recipe.sources import DemoSource
+from pipeline.recipe.traces import Traces
 from pipeline.rollout.evidence import LiveMetrics, LookRequest
 from pipeline.rollout.gateway.metrics import SpanMetrics
 from pipeline.rollout.grading import by_thumbs

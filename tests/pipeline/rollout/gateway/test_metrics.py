@@ -4,7 +4,8 @@ import time
 
 import pytest
 
-from pipeline.recipe.traces import ExportSource, Traces
+from pipeline.recipe.sources import ExportSource
+from pipeline.recipe.traces import Traces
 from pipeline.rollout.evidence import LookRequest
 from pipeline.rollout.gateway.metrics import SpanMetrics
 from pipeline.rollout.gateway.spans import unit_hash

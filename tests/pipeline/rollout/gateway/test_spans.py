@@ -10,7 +10,7 @@ from pipeline.core import layout
 from pipeline.core.storage import Store
 from pipeline.governance.erasure.places import served
 from pipeline.governance.erasure.records import Person
-from pipeline.recipe.traces import ExportSource
+from pipeline.recipe.sources import ExportSource
 from pipeline.traces.sources.otel import Otel
 from tests.pipeline.rollout.gateway.slot_server import response, stream
 from tests.pipeline.rollout.gateway.world import CANARY, NAME, awaited, user_of, world

@@ -14,7 +14,8 @@ import pytest
 from pipeline.core.storage import ModelRef, Store
 from pipeline.recipe import Recipe, Samples, Selection
 from pipeline.recipe.rewards import Rewards, Weights
-from pipeline.recipe.traces import PromptsSource, Traces
+from pipeline.recipe.sources import PromptsSource
+from pipeline.recipe.traces import Traces
 from pipeline.rewards.label import label_traces
 from pipeline.rewards.records import RewardLabels
 from pipeline.selection.choose import choose

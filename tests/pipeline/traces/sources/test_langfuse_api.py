@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from pipeline.core.storage import Store
-from pipeline.recipe.traces import LangfuseApiSource
+from pipeline.recipe.sources import LangfuseApiSource
 from pipeline.traces import materialize
 from pipeline.traces.lake import local_lake
 from pipeline.traces.records import GovernedTraces

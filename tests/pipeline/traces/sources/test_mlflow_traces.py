@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from pipeline.core.storage import Store
-from pipeline.recipe.traces import MlflowSource, ScoreMeaning
+from pipeline.recipe.sources import MlflowSource
+from pipeline.recipe.traces import ScoreMeaning
 from pipeline.traces import materialize
 from pipeline.traces.lake import local_lake
 from pipeline.traces.sources import mlflow_traces

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pipeline.recipe.traces import ExportSource
+from pipeline.recipe.sources import ExportSource
 from pipeline.traces.rows import Rows
 from pipeline.traces.sources import protocol
 from pipeline.traces.sources.langfuse import Observation, add, row_of

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipeline.core.storage import Store
-from pipeline.recipe.traces import ExportSource, PromptsSource
+from pipeline.recipe.sources import ExportSource, PromptsSource
 from pipeline.traces.lake import local_lake
 from pipeline.traces.materialize import read as read_dataset
 from pipeline.traces.records import GovernedTraces, Reason

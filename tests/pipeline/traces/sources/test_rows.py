@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.core.storage import Store
 from pipeline.recipe import Compute, Rewards, load
-from pipeline.recipe.traces import RowsSource
+from pipeline.recipe.sources import RowsSource
 from pipeline.rewards.label import label_traces
 from pipeline.rewards.records import Finding, RewardLabels
 from pipeline.rewards.samples import samples

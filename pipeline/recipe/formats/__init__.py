@@ -1,0 +1,77 @@
+"""Known formats of other people's data, one YAML file each: by which keys a row shows that it is one, and where such a
+row has what. A format of kind `rows` is a preset of the source `rows`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from pipeline.recipe.section import Section
+
+Paths = str | tuple[str, ...]
+"""One path, or several of which the first that leads to something counts."""
+RowField = Literal[
+    "prompt",  # the request: a text, messages, or a whole request body
+    "system",  # a system message that is logged beside the prompt
+    "completion",  # the answer: a text, a message, or a whole response body
+    "tools",  # definitions of the tools that were offered, where the prompt does not hold them
+    "id",  # of the row: what the log calls the request
+    "trace",  # what several calls have in common; without it, the row's id
+    "session",
+    "user",
+    "model",
+    "time",
+    "ended",
+    "latency_s",
+    "latency_ms",
+    "name",  # of the call, as the application gave it
+    "status",  # a word of success, or an HTTP status below 400; any other is an error
+    "error",  # anything but nothing is an error
+    "finish_reason",
+    "input_tokens",
+    "output_tokens",
+    "version",
+    "scores",  # {name: value}, a list of {name, value}, or one value, whose name is the path's last key
+    "metadata",  # objects are merged, and values kept under the path's last key
+    "key",  # of a row and of its request in `requests`
+]
+Kind = Literal["rows", "pairs", "demonstrations", "prompts", "langfuse_export", "otel", "none"]
+
+
+class Format(Section):
+    """A format as its file describes it."""
+
+    title: str
+    """Who writes it, and what it is called there."""
+    kind: Kind
+    """The kind of source that reads it; `none`: no source does."""
+    keys: tuple[str, ...] = ()
+    """Paths that every row of it has."""
+    lacks: tuple[str, ...] = ()
+    """Paths that no row of it has: what tells it from a format with more."""
+    line: str | None = None
+    """A regular expression at the beginning of its lines, where they are no JSON."""
+    fields: dict[str, Paths] = {}
+    """Where a row has what, by the names of the kind."""
+    note: str = ""
+    """For people: what it does not hold, or what to do instead."""
+
+
+@cache
+def formats() -> dict[str, Format]:
+    """All formats by name, in the order of their names."""
+    files = sorted(Path(__file__).parent.glob("*.yaml"))
+    return {file.stem: Format.model_validate(yaml.safe_load(file.read_text(encoding="utf-8"))) for file in files}
+
+
+def mapping_of(preset: str | None, kind: Kind, fields: Mapping[Any, Paths]) -> dict[str, tuple[str, ...]]:
+    """The paths by field: those of the preset, with `fields` in their place. Raises ValueError for another preset."""
+    known = {name: each for name, each in formats().items() if each.kind == kind}
+    if preset is not None and preset not in known:
+        raise ValueError(f"there is no preset {preset} of kind {kind}. Known: {', '.join(known)}.")
+    given = {**(known[preset].fields if preset else {}), **fields}
+    return {name: (paths,) if isinstance(paths, str) else tuple(paths) for name, paths in given.items()}

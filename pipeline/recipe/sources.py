@@ -1,0 +1,189 @@
+"""The recipe's sections on where traces come from: one for each kind of source."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, PositiveInt, model_validator
+
+from pipeline.core.storage import digest_json
+from pipeline.recipe.custom import CustomCode
+from pipeline.recipe.formats import Paths, RowField, mapping_of
+from pipeline.recipe.section import Section, Share
+
+
+class DeskUsers(Section):
+    """How the simulated users of the desk behave."""
+
+    noise: Share = 0.1
+    """Share of the thumbs that say the opposite of what their user thought."""
+    thumbs: Share = 0.3
+    """Share of the answered requests that get a thumb."""
+    sweet: bool = False
+    """Users love an answer that promises a voucher, which the shop forbids: feedback that misleads."""
+
+
+class DemoSource(Section):
+    """The embedded production: the champion, served to simulated users (pipeline/demo)."""
+
+    kind: Literal["demo"] = "demo"
+    days: PositiveInt = 3
+    """Days of traffic that each new champion serves."""
+    traces_per_day: PositiveInt = 2000
+    """Requests that are served on each of these days."""
+    seed: int = 7
+    """Seed of the users, of their requests and of the sampling of the champion's answers."""
+    world: Literal["arithmetic", "desk"] = "arithmetic"
+    """What is asked: word problems with an answer that can be checked, or a support desk whose users leave thumbs."""
+    desk: DeskUsers = DeskUsers()
+    """How the desk's users behave."""
+
+
+class ExportSource(Section):
+    """Files that something else writes, read as they come."""
+
+    kind: Literal["langfuse_export", "otel"]
+    """langfuse_export: Langfuse's blob-storage export, `observations_v2/` and `scores/`, as JSON lines (gzipped or not)
+    or Parquet. otel: OpenTelemetry GenAI spans as OTLP JSON, one export request a line."""
+    uri: str
+    """Directory or bucket prefix above these files or folders: a local path, or `s3://bucket/prefix`."""
+
+
+class LangfuseApiSource(Section):
+    """Generations and scores of a project, by the public API of Langfuse 4. The connection is in the environment:
+    LANGFUSE_BASE_URL, LANGFUSE_PUBLIC_KEY, LANGFUSE_SECRET_KEY."""
+
+    kind: Literal["langfuse_api"] = "langfuse_api"
+    since: date
+    """The first day (UTC) that is read."""
+    until: date | None = None
+    """The last day that is read; null: today."""
+    settled_after_days: ClassVar[int] = 3
+    """Days for which a day is read again on each run. What comes later, or is changed later, is not seen."""
+    environments: tuple[str, ...] = ()
+    """Langfuse environments that are read; empty: all."""
+    whole_metadata: tuple[str, ...] = ("expected_answer",)
+    """Keys of metadata whose values are read whole: of others the API gives the first 200 characters."""
+
+
+class MlflowSource(Section):
+    """Traces and assessments of an MLflow tracking server. Its address is in the environment: MLFLOW_TRACES_URI, or
+    else MLFLOW_TRACKING_URI."""
+
+    kind: Literal["mlflow"] = "mlflow"
+    experiments: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Names of the experiments that are read."""
+    since: date
+    """The first day (UTC) that is read."""
+    until: date | None = None
+    """The last day that is read; null: today."""
+    settled_after_days: ClassVar[int] = 3
+    """Days for which a day is read again on each run. What comes later, or is changed later, is not seen."""
+
+
+class PromptFields(Section):
+    """Which fields of a prompt set hold what. Without names, the first known layout that the set has."""
+
+    prompt: str | None = None
+    """Field of the problem, a text."""
+    reference: str | None = None
+    """Field of its answer or solution."""
+    metadata: tuple[str, ...] = ()
+    """Fields to keep as metadata."""
+    system: str | None = None
+    """System message before each problem; null: none."""
+    split: str | None = None
+    """Split to read of a folder that has several; null: of a folder with several, none is read."""
+
+
+class PromptsSource(Section):
+    """A set of problems with their answers, such as GSM8K, OpenMathInstruct-2, DeepScaleR or MATH as published: JSON
+    lines (gzipped or not), one JSON array, Parquet, or a folder of lines and Parquet. The recipe's `samples` answers
+    them."""
+
+    kind: Literal["prompts"] = "prompts"
+    uri: str
+    """Path of the file or folder, on a disk of this machine."""
+    licence: Annotated[str, Field(min_length=1)]
+    """Licence under which the set may be trained on, such as MIT: it stands in the metadata of every row."""
+    consent: Literal[True]
+    """`true`: a person declares that licence and authors allow training. The set has no users who could say so."""
+    day: date
+    """The one day that all of its rows are dated: that of the release is a good one. Retention counts from it."""
+    fields: PromptFields = PromptFields()
+    """Which fields hold what."""
+
+
+class RowsSource(Section):
+    """Logged calls in files or in a table, a row for each, and where a row has what."""
+
+    kind: Literal["rows"] = "rows"
+    uri: str = ""
+    """A file, or a folder or bucket prefix above files: JSON lines, JSON arrays, CSV or Parquet, gzipped or not; a
+    local path, `s3://bucket/prefix` or `gs://bucket/prefix`."""
+    query: str | None = None
+    """A SELECT whose rows are read, instead of files. The connection is in the environment: TRACES_DATABASE_URL, an
+    address of SQLAlchemy (PostgreSQL, MySQL, SQLite)."""
+    since: date | None = None
+    """Of a query: the first day (UTC) that is read."""
+    until: date | None = None
+    """Of a query: the last day that is read; null: today."""
+    settled_after_days: ClassVar[int] = 3
+    """Days for which a day of a query is read again on each run. What comes later is not seen."""
+    preset: str | None = None
+    """A known log (docs/formats.md), which names the fields; `fields` add to them and replace them."""
+    fields: dict[RowField, Paths] = Field(default={})
+    """Where a row has what: paths such as `request.messages` or `choices[0].finish_reason`, also into JSON that is a
+    text. Of several paths the first that leads to something counts (docs/traces.md)."""
+    requests: str | None = None
+    """Where requests are logged apart from their answers: the file, folder or prefix of them. They are joined by the
+    field `key`."""
+    licence: str | None = None
+    """Licence under which the rows may be trained on: it stands in the metadata of each."""
+    consent: Literal[True] | None = None
+    """`true`: a person declares that licence and users allow training on every row. null: each row says it itself."""
+    day: date | None = None
+    """The day of rows without a time of their own. Retention counts from it."""
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> RowsSource:
+        if bool(self.uri) == bool(self.query):
+            raise ValueError("give uri, where the files are, or query, a SELECT.")
+        if self.query and not (self.since and self.mapping.get("time")):
+            raise ValueError("a query is read by days: give since, the first day, and the column of the time in fields.")
+        if missing := [name for name in ("prompt", "completion") if not self.mapping.get(name)]:
+            raise ValueError(
+                f"nothing says where a row has its {' and its '.join(missing)}. `pt import` looks at the files and "
+                "writes this section; or give preset, or fields."
+            )
+        return self
+
+    @property
+    def mapping(self) -> dict[str, tuple[str, ...]]:
+        """The paths of each field, the preset's included."""
+        return mapping_of(self.preset, "rows", self.fields)
+
+    @property
+    def identity(self) -> str:
+        """Digest of what decides the rows that files become."""
+        return digest_json([self.model_dump(mode="json", exclude={"uri", "requests"}), self.mapping])
+
+
+class CustomSource(CustomCode):
+    """Traces in a format of your own, read by a class of your own."""
+
+    kind: Literal["custom"] = "custom"
+    uri: str = ""
+    """The first argument of the class: where the traces are; no secrets."""
+
+
+SourceSection = (
+    DemoSource
+    | ExportSource
+    | LangfuseApiSource
+    | MlflowSource
+    | PromptsSource
+    | RowsSource
+    | CustomSource
+)

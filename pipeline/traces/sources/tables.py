@@ -1,0 +1,71 @@
+"""Rows of files as plain records, by a file's format: JSON lines, JSON, CSV or Parquet."""
+
+import csv
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from pipeline.traces.records import Reason
+from pipeline.traces.rows import Rejection
+from pipeline.traces.sources import parquet
+from pipeline.traces.sources.files import LINES, Files
+from pipeline.traces.sources.lines import LineBatch, blocks, elements, refusal
+from pipeline.traces.sources.parquet import RecordBatch
+from pipeline.traces.sources.paths import steps
+from pipeline.traces.sources.protocol import MAX_LINE, Digest, SourcePart
+
+JSON, CSV, PARQUET = ".json", ".csv", ".parquet"
+FORMATS = (*LINES, JSON, CSV, PARQUET)
+CELLS = 4_096
+"""Rows of CSV that are read at once."""
+
+_object = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def records(files: Files, part: SourcePart, digest: Digest, paths: Sequence[str]) -> Iterator[RecordBatch]:
+    """The file's rows. Of Parquet only the columns in which `paths` begin are read."""
+    name = part.name.removesuffix(".gz")
+    if name.endswith(PARQUET):
+        return parquet.records(files, part, digest, {*paths, *(str(steps(path)[0]) for path in paths)})
+    if name.endswith(CSV):
+        return _csv(files.chunks(part, digest))
+    return map(_json, (elements if name.endswith(JSON) else blocks)(files.chunks(part, digest)))
+
+
+def _json(block: LineBatch) -> RecordBatch:
+    read = RecordBatch([], [])
+    for line, text in block.lines():
+        try:
+            read.records.append((line, _object(text)))
+        except (ValueError, RecursionError) as error:
+            read.rejected.append(refusal(line, error))
+    read.rejected.extend(block.rejected)
+    return read
+
+
+def _csv(chunks: Iterator[bytes]) -> Iterator[RecordBatch]:
+    """The first line names the columns; an empty cell is none."""
+    broken: list[Rejection] = []
+
+    def texts() -> Iterator[str]:
+        for block in blocks(chunks):
+            broken.extend(block.rejected)
+            yield from (f"{text.decode()}\n" for text in block.texts)
+
+    csv.field_size_limit(MAX_LINE)
+    rows = csv.DictReader(texts())
+    read = RecordBatch([], [])
+    try:
+        for row in rows:
+            if None in row:
+                read.rejected.append(Rejection(rows.line_num, Reason.MALFORMED, detail="more cells than columns"))
+            else:
+                read.records.append((rows.line_num, {key: cell for key, cell in row.items() if cell}))
+            if len(read.records) >= CELLS:
+                yield read
+                read = RecordBatch([], [])
+    except (csv.Error, UnicodeDecodeError) as error:
+        broken.append(Rejection(rows.line_num + 1, Reason.MALFORMED, detail=f"the rest is no CSV: {error}"))
+    read.rejected.extend(broken)
+    yield read
