@@ -53,7 +53,7 @@ class Environment:
     code_version: str = _variable("PREFERENCE_TUNING_CODE_VERSION")
     """The commit that an image was built from."""
     traces_database: str = _variable("TRACES_DATABASE_URL")
-    """The PostgreSQL database with the table of traces."""
+    """The database that a query of traces goes to."""
     langfuse_url: str = _variable("LANGFUSE_BASE_URL", "LANGFUSE_HOST")
     """The second name is that of older SDKs."""
     langfuse_public_key: str = _variable("LANGFUSE_PUBLIC_KEY")

@@ -26,7 +26,7 @@ from pipeline.demo.desk.judges import judge_at
 from pipeline.recipe import Judge, Recipe, load
 from pipeline.recipe.pinning import differences, pin, pinned, refuse_to_mix
 from pipeline.recipe.section import joined
-from pipeline.recipe.sources import LangfuseApiSource, MlflowSource, PostgresTableSource
+from pipeline.recipe.sources import LangfuseApiSource, MlflowSource, RowsSource
 from pipeline.registry.base_models import is_pinned, pin_base, with_base
 from pipeline.registry.runs import MlflowAddresses
 from pipeline.registry.tracking import local_tracking
@@ -158,7 +158,7 @@ class Deployment(dg.ConfigurableResource):
         """Where the traces come from; of a database and of a server the environment says it. Raises ValueError where it
         does not."""
         source = self.recipe().traces.source
-        if isinstance(source, PostgresTableSource):
+        if isinstance(source, RowsSource) and source.query:
             address = environment().traces_database
             return named_address("TRACES_DATABASE_URL", address, "postgresql://user@host/database")
         if isinstance(source, LangfuseApiSource):

@@ -17,8 +17,8 @@ from pipeline.core.storage import Store
 from pipeline.demo import suite as demo_suite
 from pipeline.demo.traffic import ensure_days
 from pipeline.recipe.pinning import pin
-from pipeline.recipe.suites import ItemsSuite
 from pipeline.recipe.sources import DemoSource
+from pipeline.recipe.suites import ItemsSuite
 from pipeline.rollout.fold import in_rollout
 from pipeline.serving.transformers_engine import sampler
 from pipeline.traces.lake.catalogue import NAME, NAMESPACE

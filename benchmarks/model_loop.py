@@ -25,8 +25,8 @@ from pipeline.models.check import check_base, of_level
 from pipeline.recipe import BaseModelSection, ChatSettings, Evaluation, Selection, Traces, Training, Validation
 from pipeline.recipe.methods import DPO, GRPO, KTO, SFT, MethodName
 from pipeline.recipe.serving import TransformersServing
-from pipeline.recipe.suites import ItemsSuite
 from pipeline.recipe.sources import ExportSource
+from pipeline.recipe.suites import ItemsSuite
 from pipeline.registry.base_models import fetch_base, pin_base
 from pipeline.registry.runs import MlflowAddresses
 from pipeline.registry.versions import RunContents, record

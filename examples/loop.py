@@ -20,8 +20,8 @@ from pipeline.demo.suite import ensure_suite
 from pipeline.demo.traffic import ensure_days
 from pipeline.recipe import load
 from pipeline.recipe.pinning import pin
-from pipeline.recipe.suites import ItemsSuite
 from pipeline.recipe.sources import DemoSource
+from pipeline.recipe.suites import ItemsSuite
 from pipeline.rewards.label import label_traces
 from pipeline.rewards.verifiers import Grader
 from pipeline.selection.consent import consented

@@ -55,7 +55,8 @@ def deployment(folder: Path, *overrides: str) -> Deployment:
     changes = [
         f"data_root={folder / 'data'}",
         f"base_model.uri={MODEL_DIR}",
-        f"traces.source={{kind: rows, uri: {folder / 'part-0.parquet'}, licence: own, consent: true, day: 2026-01-05}}",
+        f"traces.source={{kind: rows, uri: {folder / 'part-0.parquet'}, licence: own, consent: true, day: 2026-01-05,"
+        "fields: {prompt: input, completion: output}}",
         "traces.lake={}",
         f"rewards.judge={{model: {MODEL}, digest: 'sha256:0f'}}",
         "samples={per_prompt: 6, max_completion_tokens: 48}",

@@ -21,8 +21,8 @@ from pipeline.recipe.rewards import Judge, Rewards
 from pipeline.recipe.rollout import Rollout
 from pipeline.recipe.section import Line, Operational, Section, settings
 from pipeline.recipe.selection import Samples, Selection
-from pipeline.recipe.suites import Evaluation
 from pipeline.recipe.sources import RowsSource
+from pipeline.recipe.suites import Evaluation
 from pipeline.recipe.traces import Traces
 from pipeline.recipe.training import (
     Checkpoints,

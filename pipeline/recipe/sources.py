@@ -151,7 +151,7 @@ class RowsSource(Section):
         if bool(self.uri) == bool(self.query):
             raise ValueError("give uri, where the files are, or query, a SELECT.")
         if self.query and not (self.since and self.mapping.get("time")):
-            raise ValueError("a query is read by days: give since, the first day, and the column of the time in fields.")
+            raise ValueError("a query is read by days: give since, the first day, and fields.time, the column of it.")
         if missing := [name for name in ("prompt", "completion") if not self.mapping.get(name)]:
             raise ValueError(
                 f"nothing says where a row has its {' and its '.join(missing)}. `pt import` looks at the files and "
@@ -178,12 +178,4 @@ class CustomSource(CustomCode):
     """The first argument of the class: where the traces are; no secrets."""
 
 
-SourceSection = (
-    DemoSource
-    | ExportSource
-    | LangfuseApiSource
-    | MlflowSource
-    | PromptsSource
-    | RowsSource
-    | CustomSource
-)
+SourceSection = DemoSource | ExportSource | LangfuseApiSource | MlflowSource | PromptsSource | RowsSource | CustomSource

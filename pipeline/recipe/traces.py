@@ -9,7 +9,6 @@ from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt, model_valida
 from pipeline.recipe.section import Operational, Section, Share
 from pipeline.recipe.sources import CustomSource, RowsSource, SourceSection
 
-
 Attribution = Literal["promoted", "model", "none"]
 Answers = Literal["each", "last"] | tuple[str, ...]
 

@@ -13,6 +13,7 @@ from pipeline.demo.desk import MODEL_DIR as DESK_DIR
 
 ROOT = Path(__file__).parents[2]
 EMBEDDED = ROOT / "jobs" / "recipes" / "embedded.yaml"
+QUERY = "{kind: rows, query: SELECT * FROM calls, since: 2026-01-05, fields: {prompt: q, completion: a, time: at}}"
 VARIABLES = ("TRACES_DATABASE_URL", "LAKE_CATALOGUE_URI", "JUDGE_URL")
 
 
@@ -34,7 +35,7 @@ def test_a_recipe_that_does_not_resolve_is_the_only_fault(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("override", "variable"),
     [
-        ("traces.source={kind: postgres_table}", "TRACES_DATABASE_URL"),
+        (f"traces.source={QUERY}", "TRACES_DATABASE_URL"),
         ("traces.lake.catalogue=rest", "LAKE_CATALOGUE_URI"),
         ("rewards.judge={model: a-judge, digest: d}", "JUDGE_URL"),
     ],

@@ -16,6 +16,7 @@ from pipeline.traces.lake import local_lake
 from tests.labels import label
 
 EMBEDDED = Path(__file__).parents[2] / "jobs" / "recipes" / "embedded.yaml"
+QUERY = "{kind: rows, query: SELECT * FROM calls, since: 2026-01-05, fields: {prompt: q, completion: a, time: at}}"
 
 
 def test_the_environment_names_the_deployment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +129,7 @@ def test_a_rest_catalogue_gets_its_token_from_a_variable(tmp_path: Path, monkeyp
 @pytest.mark.parametrize(
     ("source", "variables"),
     [
-        ("{kind: postgres_table}", {"TRACES_DATABASE_URL": "postgresql://host/traces"}),
+        (QUERY, {"TRACES_DATABASE_URL": "postgresql://host/traces"}),
         (
             "{kind: mlflow, experiments: [desk], since: 2026-01-05}",
             {"MLFLOW_TRACKING_URI": "http://registry:5000", "MLFLOW_TRACES_URI": "http://traces:5000"},

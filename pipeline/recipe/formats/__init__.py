@@ -6,13 +6,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
+from pydantic import Field
 
 from pipeline.recipe.section import Section
 
-Paths = str | tuple[str, ...]
+RowPath = Annotated[str, Field(pattern=r"^[^.\[]")]
+Paths = RowPath | tuple[RowPath, ...]
 """One path, or several of which the first that leads to something counts."""
 RowField = Literal[
     "prompt",  # the request: a text, messages, or a whole request body
@@ -55,7 +57,7 @@ class Format(Section):
     """Paths that no row of it has: what tells it from a format with more."""
     line: str | None = None
     """A regular expression at the beginning of its lines, where they are no JSON."""
-    fields: dict[str, Paths] = {}
+    fields: dict[str, Paths] = Field(default={})
     """Where a row has what, by the names of the kind."""
     note: str = ""
     """For people: what it does not hold, or what to do instead."""

@@ -1,6 +1,7 @@
 """Rows of a Parquet file as plain records, a bounded number at a time: only the columns that are asked for, maps as
 objects, binary strings as the UTF-8 that they are. A file without a column gives records that lack it."""
 
+import re
 import tempfile
 from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
@@ -9,9 +10,12 @@ from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection
 from pipeline.traces.sources.files import Files
 from pipeline.traces.sources.protocol import BLOCK, MAX_LINE, Broken, Digest, SourcePart, check_size
+from pipeline.traces.sources.shapes import plain
 
 MAX_ROWS = 4_096
 """Read at once. A text that many rows share is stored once: so many copies of it are held."""
+_ODD = re.compile("binary|decimal|date|time(32|64)|duration|uuid")
+"""Types whose values are not those of JSON. ClickHouse writes strings as binary."""
 
 
 class RecordBatch(NamedTuple):
@@ -83,7 +87,7 @@ def _batch(batch: Any, line: int) -> RecordBatch:
 
 def _plain(batch: Any) -> list[dict[str, Any]]:
     rows = batch.to_pylist(maps_as_pydicts="lossy")
-    binary = [field.name for field in batch.schema if "binary" in str(field.type)]  # ClickHouse's strings are such
-    for row in rows if binary else ():
-        row.update({name: row[name].decode() for name in binary if row[name] is not None})
+    odd = [field.name for field in batch.schema if _ODD.search(str(field.type))]
+    for row in rows if odd else ():
+        row.update({name: plain(row[name]) for name in odd})
     return rows

@@ -6,6 +6,8 @@ import json
 import re
 import warnings
 from collections.abc import Mapping
+from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -63,6 +65,26 @@ def decoded(value: Any) -> Any:
         return msgspec.json.decode(value)
     except (msgspec.DecodeError, RecursionError):
         return value
+
+
+def plain(value: Any) -> Any:
+    """A database's value, and what is inside it, in JSON's types, or a time. Raises UnicodeDecodeError for bytes that
+    are no text."""
+    match value:
+        case dict():
+            return {plain(key): plain(each) for key, each in cast(dict[Any, Any], value).items()}
+        case list() | tuple():
+            return [plain(each) for each in cast(list[Any], value)]
+        case bytes() | bytearray() | memoryview():
+            return bytes(cast(bytes, value)).decode()
+        case Decimal():
+            return int(value) if (number := float(value)).is_integer() else number
+        case timedelta():
+            return value.total_seconds()
+        case str() | int() | float() | datetime() | None:
+            return value
+        case _:  # a date, a UUID, an address
+            return str(value)
 
 
 def object_of(value: Any) -> Json:

@@ -58,13 +58,6 @@ def test_a_text_for_people_is_one_line(field: str, kind: str) -> None:
     assert field in refusal(EMBEDDED, field, HOSTILE[kind], "")
 
 
-@pytest.mark.parametrize("kind", ["NUL", "line break", "two dots", "empty", "much too long"])
-def test_a_table_has_at_most_a_schema(kind: str) -> None:
-    assert "traces.source" in refusal(
-        EMBEDDED, "traces.source.table", HOSTILE[kind], "traces.source={kind: postgres_table}"
-    )
-
-
 @pytest.mark.parametrize("path", ["../up", "/a/../b", "/a/./b", "relative", "/a b", "/a\n", "/$(id)", "/"])
 def test_a_mount_is_an_absolute_path(path: str) -> None:
     assert "mount" in refusal(CLUSTER, "compute.kubernetes.mount", path, "")

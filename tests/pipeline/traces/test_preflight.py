@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.demo import MODEL_DIR
 from pipeline.recipe import Recipe, load
-from pipeline.recipe.sources import ExportSource, PostgresTableSource, SourceSection
+from pipeline.recipe.sources import ExportSource, SourceSection
 from pipeline.traces.preflight import data_root_faults, preflight, source_faults
 from pipeline.traces.sources.protocol import Address
 
@@ -109,21 +109,3 @@ def test_a_bucket_that_cannot_be_reached_says_why(bucket: str, monkeypatch: pyte
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     (fault,) = export(f"s3://{bucket}/langfuse")
     assert "Unable to locate credentials" in fault and "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" in fault
-
-
-@pytest.mark.slow
-def test_a_database_is_reached_and_its_table_read(postgres_url: str) -> None:
-    import psycopg
-
-    section = PostgresTableSource(table="preflight_traces")
-    (fault,) = of(section, postgres_url)
-    assert "preflight_traces" in fault and fault.endswith("its columns id and timestamp.")
-    with psycopg.connect(postgres_url) as connection:
-        connection.execute('CREATE TABLE preflight_traces (id text, "timestamp" timestamptz)')
-    (fault,) = of(section, postgres_url)
-    assert "is empty" in fault
-    with psycopg.connect(postgres_url) as connection:
-        connection.execute("INSERT INTO preflight_traces VALUES ('a', now())")
-    assert of(section, postgres_url) == []
-    (fault,) = of(section, "postgresql://me:secret@127.0.0.1:1/db")
-    assert "cannot be read" in fault and "secret" not in fault

@@ -11,7 +11,13 @@ from pipeline.core.storage import Store
 from pipeline.governance.erasure import forget
 from pipeline.governance.erasure.places import Remaining, in_source
 from pipeline.governance.erasure.records import Person
-from pipeline.recipe.sources import CustomSource, DemoSource, ExportSource, LangfuseApiSource, MlflowSource, PostgresTableSource
+from pipeline.recipe.sources import (
+    CustomSource,
+    DemoSource,
+    ExportSource,
+    LangfuseApiSource,
+    MlflowSource,
+)
 from pipeline.traces.sources.protocol import Address
 from tests.contexts import KEYS, stage_context
 from tests.pipeline.traces.conftest import observation, write
@@ -34,7 +40,6 @@ class Acme:
     [
         (LangfuseApiSource(since=DAY), "https://pk:secret@host", "Langfuse at https://host: delete the user's traces"),
         (MlflowSource(since=DAY, experiments=("a",)), "http://me:secret@host", "MLflow at http://host: delete the"),
-        (PostgresTableSource(), "postgresql://u:secret@h/d", "postgresql://h:5432/d, table traces: delete the rows"),
     ],
 )
 def test_a_source_of_others_says_what_to_ask(tmp_path: Path, section: Any, uri: str, text: str) -> None:

@@ -1,151 +1,237 @@
-"""Rows of Parquet files through the stage `traces`, and the rewards that they bring as labels."""
+"""Logged calls by declared paths, from files of each format."""
 
+import csv
+import gzip
+import io
 import json
-from datetime import date, datetime
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
-import boto3
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pydantic import ValidationError
 
-from pipeline.core.storage import Store
-from pipeline.recipe import Compute, Rewards, load
 from pipeline.recipe.sources import RowsSource
-from pipeline.rewards.label import label_traces
-from pipeline.rewards.records import Finding, RewardLabels
-from pipeline.rewards.samples import samples
-from pipeline.traces.lake import local_lake
-from pipeline.traces.materialize import read as read_dataset
-from pipeline.traces.records import GovernedTraces, Reason
-from pipeline.traces.sources.parquet_rows import ParquetRows
-from tests.contexts import context_of
-from tests.pipeline.traces.conftest import govern
+from pipeline.traces.rows import Rows
+from pipeline.traces.sources.rows import RowFiles
 
-pytestmark = pytest.mark.slow
+from .conftest import read, reasons
 
-EKS = "What are the advantages of EKS Auto Mode?"
-GIVEN = {"fields": {"metadata": ["final_reward"]}, "consent": True}
-AWS = "AWS manages the nodes."
+FIELDS = {"prompt": "q", "completion": "a", "time": "at"}
+AT = "2026-01-05T10:00:00Z"
 
 
-def row(output: str, reward: float | None, prompt: Any = EKS, **more: Any) -> dict[str, Any]:
-    return {"input": prompt, "output": output, "final_reward": reward, **more}
+def section(uri: Path, fields: dict[str, Any] | None = None, **more: Any) -> RowsSource:
+    return RowsSource(uri=str(uri), fields={**FIELDS, **(fields or {})}, **more)
 
 
-def write(path: Path, rows: list[dict[str, Any]]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.Table.from_pylist(rows), path)
+def rows_of(path: Path, fields: dict[str, Any] | None = None, **more: Any) -> Rows:
+    source = section(path, fields, **more)
+    return read(RowFiles(source.uri, source))
+
+
+def lines(path: Path, *rows: dict[str, Any]) -> Path:
+    path.write_text("".join(f"{json.dumps({'q': 'Hi', 'a': 'Yes', 'at': AT, **row})}\n" for row in rows))
     return path
 
 
-def run(store: Store, uri: object, **section: Any) -> GovernedTraces:
-    source = RowsSource(uri=str(uri), licence="own", day=date(2026, 1, 5), **section)
-    return govern(store, source, source.uri)
+def of_lines(rows: list[dict[str, Any]]) -> bytes:
+    return "".join(f"{json.dumps(row)}\n" for row in rows).encode()
 
 
-def rows_of(store: Store, governed: GovernedTraces) -> list[dict[str, Any]]:
-    return read_dataset(store, local_lake(store), governed.iteration.dataset).to_pylist()
+def of_csv(rows: list[dict[str, Any]]) -> bytes:
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(rows[0]))
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({key: each if isinstance(each, str) else json.dumps(each) for key, each in row.items()})
+    return b"\xef\xbb\xbf" + out.getvalue().encode()
 
 
-def label(store: Store, governed: GovernedTraces) -> RewardLabels:
-    rewards, alone = Rewards(given_key="final_reward"), Compute(workers=1)
-    return label_traces(context_of(store, governed.iteration, rewards=rewards, compute=alone), None, frozenset())
-
-
-def test_a_reward_is_the_label_as_it_was_given(store: Store, tmp_path: Path) -> None:
-    rows = [row(AWS, 0.4155552671, expected_answer=None), row("#### 4", 0.0, "2 + 2?", expected_answer="4")]
-    rows += [row("It is convenient.", None), row("I don't know.", float("nan"))]
-    path = write(tmp_path / "set" / "part-0.parquet", rows)
-    fields = {"metadata": ["final_reward", "expected_answer"]}
-    governed = run(store, path.parent, consent=True, fields=fields)
-    first = next(each for each in rows_of(store, governed) if each["completion"] == AWS)
-    assert [message["content"] for message in first["messages"]] == [EKS]
-    assert (first["day"], first["consent"], first["user_id"]) == (date(2026, 1, 5), True, None)
-    assert (first["source_file"], first["observation_id"]) == ("part-0.parquet", "part-0.parquet:1")
-    assert json.loads(first["metadata"])["licence"] == "own"
-    labels = label(store, governed)
-    table = {each["completion"]: each for each in pq.read_table(labels.dataset.uri).to_pylist()}
-    assert [table[text]["final_reward"] for text in (AWS, "#### 4")] == [0.4155552671, 0.0]
-    assert {each["profile"] for each in table.values()} == {"given"}
-    assert json.loads(table[AWS]["weights"]) == {"given": 1.0}
-    assert table["#### 4"]["outcome"] == "correct", "checked, but not graded again"
-    assert (labels.labelled, labels.unlabelled) == (2, {"given_null": 2})
-
-
-def test_a_fresh_answer_does_not_bring_the_logged_ones_reward(store: Store, tmp_path: Path) -> None:
-    governed = run(store, write(tmp_path / "set.parquet", [row(AWS, 0.9)]), **GIVEN)
-    (logged,) = samples(rows_of(store, governed), {}, Rewards(given_key="final_reward"))
-    fresh = logged.answered("It is convenient.")
-    assert (logged.profile, logged.given, fresh.profile, fresh.given) == ("given", Finding(0.9), "fresh", None)
-
-
-def test_a_reward_in_single_precision_is_read_as_written(store: Store, tmp_path: Path) -> None:
-    table = pa.table({"input": [EKS], "output": [AWS], "final_reward": pa.array([0.7], pa.float32())})
-    pq.write_table(table, tmp_path / "set.parquet")
-    (found,) = rows_of(store, run(store, tmp_path / "set.parquet", **GIVEN))
-    assert json.loads(found["metadata"])["final_reward"] == 0.7, "on the chosen side of a pair"
-
-
-@pytest.mark.parametrize("reward", [1.5, -0.1, "good"])
-def test_another_scale_is_refused(store: Store, tmp_path: Path, reward: Any) -> None:
-    path = write(tmp_path / "set.parquet", [row("AWS manages the nodes.", reward)])
-    with pytest.raises(ValueError, match=r"brings the reward .* which is no number from 0 to 1. Write rewards on that"):
-        label(store, run(store, path, **GIVEN))
-
-
-def test_rows_say_consent_owner_and_time_themselves(store: Store, tmp_path: Path) -> None:
-    chat = json.dumps([{"role": "system", "content": "Be brief."}, {"role": "user", "content": EKS}])
-    told = {"who": "u1", "user_consent": True, "at": datetime(2026, 1, 7, 12)}
-    rows = [row("Yes.", 0.9, chat, **told), row("No.", 0.1, **{**told, "user_consent": None})]
-    rows += [row("Hm.", 0.5, **{**told, "at": None}), row("", 0.1, **told)]
-    fields = {"user": "who", "time": "at", "metadata": ["user_consent"]}
-    governed = run(store, write(tmp_path / "set.parquet", rows), fields=fields)
-    assert governed.rejected == {Reason.CONSENT: 1, Reason.EMPTY_OUTPUT: 1}
-    found = {each["completion"]: each for each in rows_of(store, governed)}
-    assert {text: (each["user_id"], each["day"].day) for text, each in found.items()} == {
-        "Yes.": ("u1", 7),
-        "Hm.": ("u1", 5),
-    }
-    assert [message["role"] for message in found["Yes."]["messages"]] == ["system", "user"]
-
-
-def test_changed_columns_are_read_again(store: Store, tmp_path: Path) -> None:
-    path = write(tmp_path / "set.parquet", [row("Yes.", 0.9, better="Yes, it is.")])
-    run(store, path, consent=True)
-    (found,) = rows_of(store, run(store, path, consent=True, fields={"completion": "better"}))
-    assert found["completion"] == "Yes, it is."
+def of_parquet(rows: list[dict[str, Any]]) -> bytes:
+    out = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(rows), out)
+    return out.getvalue().to_pybytes()
 
 
 @pytest.mark.parametrize(
-    ("name", "fields", "words"),
+    ("name", "write"),
     [
-        ("set/a.parquet", {"metadata": ["reward"]}, "a.parquet has no column reward. Name its columns"),
-        ("set/a.parquet", {"prompt": "q", "completion": "a"}, "has no column q and no a"),
-        ("set/a.csv", {}, "holds a.csv, which is none of .parquet"),
-        ("other/a.parquet", {}, "is not there"),
+        ("a.jsonl", of_lines),
+        ("a.ndjson.gz", lambda rows: gzip.compress(of_lines(rows))),
+        ("lines.json", of_lines),
+        ("array.json", lambda rows: json.dumps(rows, indent=1).encode()),
+        ("listed.json", lambda rows: json.dumps({"object": "list", "data": rows}).encode()),
+        ("a.csv", of_csv),
+        ("a.parquet", of_parquet),
     ],
 )
-def test_what_is_no_such_set_is_refused(
-    store: Store, tmp_path: Path, name: str, fields: dict[str, Any], words: str
+def test_a_row_is_the_same_in_each_format(
+    tmp_path: Path, name: str, write: Callable[[list[dict[str, Any]]], bytes]
 ) -> None:
-    write(tmp_path / name, [row("Yes.", 0.9)])
-    with pytest.raises(ValueError, match=words):
-        run(store, tmp_path / "set", consent=True, fields=fields)
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match=r"holds no \.parquet"):
-        ParquetRows(str(tmp_path / "empty"), RowsSource(uri="x", licence="own", day=date(2026, 1, 5))).parts()
+    request = {"messages": [{"role": "user", "content": 'Say "a,b"\nand c'}], "temperature": 0.5}
+    rows = [
+        {"id": f"r{n}", "request": request, "answer": {"text": "Yes"}, "at": AT, "ms": 1500, "meta": {"consent": True}}
+        for n in (1, 2)
+    ]
+    (tmp_path / name).write_bytes(write(rows))
+    fields = {"prompt": "request.messages", "completion": "answer.text", "id": "id", "metadata": "meta"}
+    one, two = rows_of(tmp_path, {**fields, "latency_ms": "ms"}).traces
+    assert (one.trace_id, one.observation_id, two.observation_id) == ("r1", "r1", "r2")
+    assert one.messages == [{"role": "user", "content": 'Say "a,b"\nand c'}]
+    assert (one.completion, one.latency_s, one.timestamp) == ("Yes", 1.5, datetime(2026, 1, 5, 10))
+    assert json.loads(one.metadata) == {"consent": True}
 
 
-def test_a_set_in_s3_is_read(bucket: str, store: Store, tmp_path: Path) -> None:
-    path = write(tmp_path / "set.parquet", [row("Yes.", 0.9)])
-    boto3.client("s3").upload_file(str(path), bucket, "labelled-dataset/part-0.parquet")
-    assert run(store, f"s3://{bucket}/labelled-dataset", **GIVEN).admitted == 1
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("a.b", 1),
+        ("a.c[0].d", 2),
+        ("a.c[-1].d", 3),
+        ("text.b", 4),
+        ("with.dots", 5),
+        (("none", "a.c[7]", "empty", "text.b"), 4),
+    ],
+)
+def test_a_path_leads_through_lists_and_json_in_text(tmp_path: Path, path: Any, value: int) -> None:
+    row = {"a": {"b": 1, "c": [{"d": 2}, {"d": 3}]}, "text": '{"b": 4}', "with.dots": 5, "empty": ""}
+    (trace,) = rows_of(lines(tmp_path / "a.jsonl", row), {"input_tokens": path}).traces
+    assert trace.input_tokens == value
 
 
-def test_a_reward_that_no_column_holds_is_refused() -> None:
-    recipe = Path(__file__).parents[4] / "jobs" / "recipes" / "own.yaml"
-    source = "traces.source={kind: rows, uri: s3://lake/labelled, licence: own, day: 2026-01-05}"
-    with pytest.raises(ValueError, match=r"fields.metadata does not keep that column. Add it."):
-        load(recipe, [source, "rewards.given_key=final_reward"])
+def test_an_id_is_the_rows_own_or_its_content(tmp_path: Path) -> None:
+    rows = [{"id": 0}, {"id": None}, {}, {"q": "Ho"}, {"id": "x", "trace": 7}, {"id": {"a": 1}}]
+    result = rows_of(lines(tmp_path / "a.jsonl", *rows), {"id": "id", "trace": "trace"})
+    ids = [(trace.trace_id, trace.observation_id) for trace in result.traces]
+    assert ids[0] == ("0", "0") and ids[4] == ("7", "x")
+    assert ids[2][0].startswith("row-") and ids[2][0] == ids[2][1] != ids[3][0]
+    assert reasons(result) == ["schema:6:2026-01-05"], "an object names nothing"
+
+
+@pytest.mark.parametrize(
+    ("row", "failed"),
+    [
+        ({}, False),
+        *(({"status": status}, False) for status in ("success", "OK", 200, "201", 200.0, "200.0", True, None, "")),
+        *(({"status": status}, True) for status in ("failure", "whatever", 500, "404", 0, False, {"code": 200})),
+        *(({"error": error}, False) for error in (None, "", {}, [], False, "{}", "null")),
+        *(({"error": error, "status": 200}, True) for error in ("no", {"code": 1}, '{"code": 1}')),
+    ],
+)
+def test_what_is_not_called_good_failed(tmp_path: Path, row: dict[str, Any], failed: bool) -> None:
+    (trace,) = rows_of(lines(tmp_path / "a.jsonl", row), {"status": "status", "error": "error"}).traces
+    assert (trace.level == "ERROR") == failed
+
+
+def test_rows_without_what_a_trace_needs_are_counted(tmp_path: Path) -> None:
+    rows = [{"q": None, "a": None}, {"at": None}, {"at": "soon"}, {"n": -1}, {"q": None}, {"a": None}]
+    result = rows_of(lines(tmp_path / "a.jsonl", *rows), {"input_tokens": "n"})
+    assert reasons(result) == [
+        "no_content:1:2026-01-05", "schema:2:None", "schema:3:None", "schema:4:2026-01-05",
+    ]  # fmt: skip
+    assert [(trace.messages == [], trace.completion) for trace in result.traces] == [(True, "Yes"), (False, "")]
+
+
+def test_rows_without_a_time_have_the_declared_day(tmp_path: Path) -> None:
+    (trace,) = rows_of(lines(tmp_path / "a.jsonl", {"at": None}), day=date(2026, 2, 1)).traces
+    assert trace.timestamp == datetime(2026, 2, 1)
+
+
+def test_tools_and_a_system_message_may_stand_apart(tmp_path: Path) -> None:
+    tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+    row = {"sys": [{"type": "text", "text": "Be brief."}], "tools": json.dumps([tool])}
+    (trace,) = rows_of(lines(tmp_path / "a.jsonl", row), {"system": "sys", "tools": "tools"}).traces
+    assert [message["role"] for message in trace.messages] == ["system", "user"]
+    assert json.loads(trace.tools or "") == [tool]
+
+
+def test_scores_come_in_three_shapes(tmp_path: Path) -> None:
+    rows = [
+        {"id": "1", "s": {"stars": 4, "tone": "kind"}},
+        {"id": "2", "s": [{"key": "stars", "score": 2}, {"name": "liked", "value": True}, 7]},
+        {"id": "3", "s": {"name": "stars", "value": "3"}, "liked": "0"},
+    ]
+    result = rows_of(lines(tmp_path / "a.jsonl", *rows), {"id": "id", "scores": ["s", "liked"]})
+    assert [(s.trace_id, s.name, s.value, s.word, s.kind) for s in result.scores] == [
+        ("1", "stars", 4.0, None, "NUMERIC"), ("1", "tone", None, "kind", "CATEGORICAL"),
+        ("2", "stars", 2.0, None, "NUMERIC"), ("2", "liked", 1.0, None, "BOOLEAN"),
+        ("3", "stars", 3.0, "3", "NUMERIC"), ("3", "liked", 0.0, "0", "NUMERIC"),
+    ]  # fmt: skip
+
+
+def test_metadata_is_merged_and_the_licence_joins_it(tmp_path: Path) -> None:
+    row = {"meta": '{"consent": true, "k": [1]}', "region": "eu", "consent": False, "none": None}
+    paths = ["meta", "region", "consent", "none"]
+    (trace,) = rows_of(lines(tmp_path / "a.jsonl", row), {"metadata": paths}, licence="own").traces
+    assert json.loads(trace.metadata) == {"consent": False, "k": [1], "region": "eu", "licence": "own"}
+
+
+def test_answers_are_joined_with_their_requests(tmp_path: Path) -> None:
+    answers = lines(tmp_path / "out.jsonl", *({"a": f"A{n}", "q": None, "k": n} for n in (1, 2, None)))
+    asked = [{"k": 1, "body": {"messages": [{"role": "user", "content": "Q1"}]}}, {"k": None, "body": "nobody's"}]
+    (tmp_path / "in.jsonl").write_bytes(of_lines(asked))
+    source = section(answers, {"prompt": "body", "key": "k"}, requests=str(tmp_path / "in.jsonl"))
+    files = RowFiles(source.uri, source)
+    (part,) = files.parts()
+    result = read(files, part)
+    assert [(trace.messages[0]["content"], trace.completion) for trace in result.traces] == [("Q1", "A1")]
+    assert [rejection.detail for rejection in result.rejected] == ["no request has its key"] * 2
+    (tmp_path / "in.jsonl").write_bytes(of_lines([*asked, {"k": 2, "body": "Q2"}]))
+    (later,) = files.parts()
+    assert later.version != part.version
+    assert len(read(files, later).traces) == 2
+
+
+def test_types_of_parquet_become_plain(tmp_path: Path) -> None:
+    row = {
+        "q": b"Hi", "a": "Yes", "at": date(2026, 1, 5), "id": UUID(int=1).bytes, "n": Decimal("7"),
+        "took": timedelta(seconds=2), "meta": [("k", b"v")], "tags": [b"a", None], "price": Decimal("0.25"),
+    }  # fmt: skip
+    types = {"meta": pa.map_(pa.string(), pa.binary()), "tags": pa.list_(pa.binary())}
+    columns = {name: pa.array([value], types.get(name)) for name, value in row.items()}
+    pq.write_table(pa.table({**columns, "id": pa.array([row["id"]], pa.uuid())}), tmp_path / "a.parquet")
+    fields = {"id": "id", "input_tokens": "n", "latency_s": "took", "metadata": ["meta", "tags", "price"]}
+    (trace,) = rows_of(tmp_path, fields).traces
+    assert (trace.observation_id, trace.input_tokens, trace.latency_s) == (str(UUID(int=1)), 7, 2.0)
+    assert trace.timestamp == datetime(2026, 1, 5)
+    assert json.loads(trace.metadata) == {"k": "v", "tags": ["a", None], "price": 0.25}
+
+
+@pytest.mark.parametrize("kind", ["map", "list", "struct", "plain"])
+def test_bytes_that_are_no_text_reject_their_row(tmp_path: Path, kind: str) -> None:
+    types = {
+        "map": pa.map_(pa.binary(), pa.binary()), "list": pa.list_(pa.binary()),
+        "struct": pa.struct([("k", pa.large_binary())]), "plain": pa.binary(),
+    }  # fmt: skip
+    values: list[dict[str, Any]] = [
+        {"map": [(b"k", text)], "list": [text], "struct": {"k": text}, "plain": text} for text in (b"fine", b"\xff")
+    ]
+    texts = {"q": ["Hi", "Hi"], "a": ["Yes", "Yes"], "at": [datetime(2026, 1, 5, tzinfo=UTC)] * 2}
+    odd = pa.array([value[kind] for value in values], types[kind])
+    pq.write_table(pa.table({**texts, "m": odd}), tmp_path / "a.parquet")
+    result = rows_of(tmp_path, {"metadata": "m"})
+    assert (len(result.traces), reasons(result)) == (1, ["malformed:2:None"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "give uri, where the files are, or query"),
+        ({"uri": "x", "query": "SELECT 1"}, "give uri, where the files are, or query"),
+        ({"uri": "x"}, "nothing says where a row has its prompt and its completion. `pt import`"),
+        ({"uri": "x", "fields": {"prompt": "q"}}, "where a row has its completion"),
+        ({"query": "SELECT 1", "fields": FIELDS}, "give since, the first day"),
+        ({"uri": "x", "preset": "nothing"}, "there is no preset nothing of kind rows. Known: .*litellm"),
+        ({"uri": "x", "fields": {**FIELDS, "prompt": ""}}, "fields.prompt"),
+        ({"uri": "x", "fields": {**FIELDS, "promt": "q"}}, "fields.promt"),
+    ],
+)
+def test_a_section_that_does_not_say_what_a_row_has(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        RowsSource.model_validate(changes)
