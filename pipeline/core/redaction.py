@@ -39,6 +39,7 @@ _BEARER = re.compile(r"(?i)(\b(?:bearer|basic) )[\w.~+/=-]{6,}")
 
 MLFLOW = "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
 POSTGRES = "PGPASSWORD, or PGPASSFILE with the path of a passfile"
+MYSQL = "read_default_file=PATH in its query: an option file of MySQL's client with the password"
 LANGFUSE = "LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY"
 AWS = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
 INSTEAD = {
@@ -140,7 +141,7 @@ def without_secret(variable: str, address: str) -> str:
     """The address, or ValueError that names the variables for the secret in it and shows no part of it."""
     if what := _secret_in(address):
         database = address.startswith(("postgres", "host=", "mysql", "mssql")) or "://" not in address
-        instead = POSTGRES if database else INSTEAD[variable]
+        instead = MYSQL if address.startswith("mysql") else POSTGRES if database else INSTEAD[variable]
         raise ValueError(
             f"{variable} has {what} in it, and an address is logged and listed with the processes. Take it out, and "
             f"set {instead}."

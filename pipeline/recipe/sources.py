@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import date
 from typing import Annotated, ClassVar, Literal
 
@@ -11,6 +12,8 @@ from pipeline.core.storage import digest_json
 from pipeline.recipe.custom import CustomCode
 from pipeline.recipe.formats import Paths, RowField, mapping_of
 from pipeline.recipe.section import Section, Share
+
+_COLUMN = re.compile(r"[^.|\[\]]+")
 
 
 class DeskUsers(Section):
@@ -150,8 +153,10 @@ class RowsSource(Section):
     def _is_complete(self) -> RowsSource:
         if bool(self.uri) == bool(self.query):
             raise ValueError("give uri, where the files are, or query, a SELECT.")
-        if self.query and not (self.since and self.mapping.get("time")):
-            raise ValueError("a query is read by days: give since, the first day, and fields.time, the column of it.")
+        if self.query and not (self.since and _COLUMN.fullmatch("|".join(self.mapping.get("time", ())))):
+            raise ValueError(
+                "a query is read by days: give since, the first day, and fields.time, one column, no path."
+            )
         if missing := [name for name in ("prompt", "completion") if not self.mapping.get(name)]:
             raise ValueError(
                 f"nothing says where a row has its {' and its '.join(missing)}. `pt import` looks at the files and "

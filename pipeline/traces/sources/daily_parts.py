@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from typing import TypeVar
 
-from pipeline.recipe.sources import LangfuseApiSource, MlflowSource
+from pipeline.recipe.sources import LangfuseApiSource, MlflowSource, RowsSource
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows
 from pipeline.traces.sources.protocol import BLOCK, Digest, Holds, SourcePart, named_day
@@ -24,7 +24,7 @@ def day_range(part: SourcePart) -> tuple[datetime, datetime]:
 
 
 def daily_parts(
-    section: LangfuseApiSource | MlflowSource, folder: str, identity: str, holds: Holds = "calls"
+    section: LangfuseApiSource | MlflowSource | RowsSource, folder: str, identity: str, holds: Holds = "calls"
 ) -> Iterator[SourcePart]:
     """A part for each day from `since` to `until`, or today. `identity`: of what is asked for.
 
@@ -32,7 +32,7 @@ def daily_parts(
     """
     now = datetime.now(UTC)
     day = section.since
-    while day <= min(section.until or now.date(), now.date()):
+    while day and day <= min(section.until or now.date(), now.date()):
         settled = (now.date() - day).days > section.settled_after_days
         state = "settled" if settled else now.isoformat()
         yield SourcePart(f"{folder}/{day.isoformat()}", f"{identity} {state}", 0, holds)

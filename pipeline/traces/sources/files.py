@@ -112,6 +112,8 @@ def _reading(uri: str) -> Generator[None]:
 
 
 def _unreadable(uri: str, error: Exception) -> ValueError:
+    if isinstance(error, ImportError):  # fsspec names the package
+        return ValueError(f"{uri} needs another driver ({error}). Install it: pip install preference-tuning[gs].")
     return ValueError(
         f"{uri} cannot be read ({type(error).__name__}: {error}). Check the path, the credentials and the endpoint."
     )

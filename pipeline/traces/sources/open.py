@@ -12,6 +12,7 @@ from pipeline.traces.sources.otel import Otel
 from pipeline.traces.sources.prompts import Prompts
 from pipeline.traces.sources.protocol import Address, Digest, Source, SourcePart
 from pipeline.traces.sources.rows import RowFiles
+from pipeline.traces.sources.sql_rows import QueryRows
 
 SERVED = "served"
 """Folder of the gateway's spans, below the root of the embedded production's export."""
@@ -52,7 +53,7 @@ def open_source(address: Address) -> Source:
         case "prompts":
             return Prompts(uri, section)
         case "rows":
-            return RowFiles(uri, section)
+            return QueryRows(uri, section) if section.query else RowFiles(uri, section)
         case "custom":
             return create(section, uri)
         case kind:

@@ -130,6 +130,7 @@ PASSWORD = "s3cr3t-canary"
         ("MLFLOW_TRACES_URI", f"http://ann:{PASSWORD}@host:5000", "MLFLOW_TRACKING_USERNAME"),
         ("TRACES_DATABASE_URL", f"postgresql://ann:{PASSWORD}@host/traces", "PGPASSFILE"),
         ("TRACES_DATABASE_URL", f"postgresql://host/traces?password={PASSWORD}", "PGPASSWORD"),
+        ("TRACES_DATABASE_URL", f"mysql://ann:{PASSWORD}@host/traces", "read_default_file"),
         ("TRACES_DATABASE_URL", f"host=h dbname=traces password='{PASSWORD}'", "PGPASSWORD"),
         ("LAKE_CATALOGUE_URI", f"https://host/v1?token={PASSWORD}", "LAKE_CATALOGUE_TOKEN"),
         ("LAKE_CATALOGUE_URI", f"https://host/v1?credential=id:{PASSWORD}", "LAKE_CATALOGUE_CREDENTIAL"),

@@ -1,17 +1,25 @@
-"""What is known to go wrong before a run is made: real folders, a real bucket, a real PostgreSQL."""
+"""What is known to go wrong before a run is made: real folders, a real bucket, a database."""
 
+import hashlib
 import shutil
 import socket
+import sqlite3
+from contextlib import closing
+from datetime import date
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import boto3
+import fsspec
 import pytest
 
 from pipeline.demo import MODEL_DIR
 from pipeline.recipe import Recipe, load
-from pipeline.recipe.sources import ExportSource, SourceSection
+from pipeline.recipe.formats import Paths, RowField
+from pipeline.recipe.sources import ExportSource, RowsSource, SourceSection
 from pipeline.traces.preflight import data_root_faults, preflight, source_faults
+from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address
 
 from .conftest import observation, write
@@ -109,3 +117,29 @@ def test_a_bucket_that_cannot_be_reached_says_why(bucket: str, monkeypatch: pyte
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     (fault,) = export(f"s3://{bucket}/langfuse")
     assert "Unable to locate credentials" in fault and "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" in fault
+
+
+def test_a_database_is_reached_and_its_query_asked(tmp_path: Path) -> None:
+    fields: dict[RowField, Paths] = {"prompt": "q", "completion": "a", "time": "at"}
+    section, url = RowsSource(query="SELECT * FROM calls", since=date(2026, 1, 5), fields=fields), tmp_path / "calls.db"
+    with closing(sqlite3.connect(url)) as connection:
+        (fault,) = of(section, f"sqlite:///{url}")
+        assert "no such table: calls" in fault and fault.endswith("TRACES_DATABASE_URL and traces.source.query.")
+        connection.executescript("CREATE TABLE calls (q, a, at); INSERT INTO calls VALUES ('Q', 'A', '2026-01-05')")
+    assert of(section, f"sqlite:///{url}") == []
+
+
+@pytest.mark.skipif(bool(find_spec("gcsfs")), reason="gcsfs is installed")
+def test_a_bucket_without_its_driver_names_it() -> None:
+    assert "gcsfs" in (fault := export("gs://bucket/langfuse")[0]) and fault.endswith("preference-tuning[gs].")
+
+
+def test_a_store_that_is_not_s3_is_listed() -> None:
+    """gs:// goes this way, with another driver of fsspec's."""
+    section = RowsSource(uri="memory://logs/calls", fields={"prompt": "q", "completion": "a"}, day=date(2026, 1, 5))
+    assert "is not there" in of(section, section.uri)[0]
+    fsspec.filesystem("memory").pipe("/logs/calls/a/1.jsonl", b'{"q": "Hi", "a": "Yes"}\n')
+    assert of(section, section.uri) == []
+    source = open_source(Address(section, section.uri))
+    (rows,) = (rows for part in source.parts() for rows in source.rows(part, hashlib.sha256()))
+    assert [trace.completion for trace in rows.traces] == ["Yes"]

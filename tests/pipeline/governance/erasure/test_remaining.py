@@ -17,6 +17,7 @@ from pipeline.recipe.sources import (
     ExportSource,
     LangfuseApiSource,
     MlflowSource,
+    RowsSource,
 )
 from pipeline.traces.sources.protocol import Address
 from tests.contexts import KEYS, stage_context
@@ -24,6 +25,7 @@ from tests.pipeline.traces.conftest import observation, write
 
 DAY = date(2026, 1, 5)
 NOW = datetime(2026, 1, 12, tzinfo=UTC)
+QUERY = RowsSource(query="SELECT 1", since=DAY, fields={"prompt": "q", "completion": "a", "time": "at"})
 ANN = Person.named("ann")
 SOURCE = """
 class Acme:
@@ -40,6 +42,7 @@ class Acme:
     [
         (LangfuseApiSource(since=DAY), "https://pk:secret@host", "Langfuse at https://host: delete the user's traces"),
         (MlflowSource(since=DAY, experiments=("a",)), "http://me:secret@host", "MLflow at http://host: delete the"),
+        (QUERY, "postgresql://u:secret@h/d", "a query to postgresql://h/d: delete the rows with the user"),
     ],
 )
 def test_a_source_of_others_says_what_to_ask(tmp_path: Path, section: Any, uri: str, text: str) -> None:
