@@ -26,6 +26,7 @@ from pipeline.recipe import Recipe
 from pipeline.recipe.suites import TracesSuite
 from pipeline.rollout.policy import policy_of
 from pipeline.rollout.rules import stage_power
+from pipeline.traces.detect import wrong_kind
 
 
 class CheckedLine(NamedTuple):
@@ -91,6 +92,8 @@ def validate(asked: argparse.Namespace) -> Iterator[CheckedLine]:
         for finding in check_base(Path(settings.champion().model.uri), recipe.training.lora):
             told = "" if finding.level == "ok" else f"{finding.level}: "
             yield CheckedLine(finding.level != "error", f"base_model.uri: {finding.question}: {told}{finding.text}")
+        if wrong := wrong_kind(recipe.traces.source):
+            yield fine(f"traces.source: warning: {wrong}")
     yield from _rollout(recipe)
     yield from (problem(fault) for fault in recipe_refusals(recipe))
     yield from _gate(recipe, settings.store(), asked.quick)

@@ -60,6 +60,14 @@ def test_a_good_deployment_is_described(places: dict[str, Path], capsys: pytest.
     assert not places["data"].exists()  # nothing is written
 
 
+def test_a_source_of_another_kind_is_a_warning(places: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    spans = f"traces.source={{kind: otel, uri: '{places['export']}'}}"
+    code, fine, wrong = check(places, capsys, "training.grpo.max_completion_tokens=64", spans)
+    said = next(line for line in fine if line.startswith("traces.source: "))
+    assert (code, wrong) == (0, [])
+    assert said.startswith(f"traces.source: warning: {places['export']} looks like langfuse_export (")
+
+
 @pytest.mark.parametrize(
     ("override", "start", "words"),
     [

@@ -59,6 +59,8 @@ class Format(Section):
     """A regular expression at the beginning of its lines, where they are no JSON."""
     fields: dict[str, Paths] = Field(default={})
     """Where a row has what, by the names of the kind."""
+    begins: dict[str, str] = Field(default={})
+    """Path to how the text there begins, in every row."""
     note: str = ""
     """For people: what it does not hold, or what to do instead."""
 

@@ -194,6 +194,8 @@ class _Reader:
         return turns
 
     def _of_dict(self, value: Json, role: str) -> list[Turn]:
+        if "message.role" in value:  # a message in a table of OpenInference's spans
+            value = {key.removeprefix("message."): inner for key, inner in value.items()}
         kind = kind_of(value)
         self._note_finish(value)
         if "role" in value and not isinstance(value["role"], str) and value["role"] is not None:

@@ -81,9 +81,15 @@ class Files:
                 pass
             raise
 
+    @contextmanager
+    def opened(self, part: SourcePart) -> Generator[Any]:
+        """The file as it is stored, to be read anywhere: of a large one in a bucket a piece is fetched, not all."""
+        with _reading(f"{self.label}: {part.name}"), self._fs.open(self._path(part), "rb") as stream:
+            yield stream
+
     def stored(self, part: SourcePart, digest: Digest) -> Iterator[bytes]:
         """The bytes as they are stored. Raises Broken when they are not those that were listed."""
-        path = self._root if self._root.rpartition("/")[2] == part.name else f"{self._root}/{part.name}"
+        path = self._path(part)
         try:
             with self._fs.open(path, "rb") as stream:
                 while chunk := stream.read(CHUNK):
@@ -93,6 +99,9 @@ class Files:
             self._check(part, path)
             raise _unreadable(f"{self.label}: {part.name}", error) from error
         self._check(part, path)
+
+    def _path(self, part: SourcePart) -> str:
+        return self._root if self._root.rpartition("/")[2] == part.name else f"{self._root}/{part.name}"
 
     def _check(self, part: SourcePart, path: str) -> None:
         now = None

@@ -13,7 +13,7 @@ from pipeline.traces.rows import Rejection, Rows, Trace
 from pipeline.traces.sources import chat, genai, otlp
 from pipeline.traces.sources.fields import EPOCH, count, metadata_text, put, said
 from pipeline.traces.sources.files import LINES, Files
-from pipeline.traces.sources.lines import blocks, refusal
+from pipeline.traces.sources.lines import blocks, elements, refusal
 from pipeline.traces.sources.protocol import Digest, SourcePart
 
 TOOLS = "gen_ai.tool.definitions"
@@ -53,7 +53,8 @@ class Otel:
 
     def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
         place, calls = 0, Calls()
-        for batch in blocks(self._files.chunks(part, digest)):
+        split = elements if part.name.removesuffix(".gz").endswith(".json") else blocks
+        for batch in split(self._files.chunks(part, digest)):
             rows = Rows()
             for _, text in batch.lines():
                 try:

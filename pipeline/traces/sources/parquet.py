@@ -45,8 +45,16 @@ def records(files: Files, part: SourcePart, digest: Digest, columns: Collection[
             yield RecordBatch([], [Rejection(line + 1, error.reason, detail=str(error))])
 
 
-def _bounded(stream: Any, part: SourcePart, columns: Collection[str]) -> Iterator[Any]:
-    """Batches of at most BLOCK bytes, or one row. Raises Broken."""
+def first_batch(stream: Any, part: SourcePart, most: int) -> RecordBatch | None:
+    """The first rows, at most so many, with all of their columns."""
+    try:
+        return next((_batch(batch.slice(0, most), 0) for batch in _bounded(stream, part, None)), None)
+    except Broken:
+        return None
+
+
+def _bounded(stream: Any, part: SourcePart, columns: Collection[str] | None) -> Iterator[Any]:
+    """Batches of at most BLOCK bytes, or one row; without `columns` of all. Raises Broken."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -55,7 +63,7 @@ def _bounded(stream: Any, part: SourcePart, columns: Collection[str]) -> Iterato
         groups = [file.metadata.row_group(n) for n in range(file.metadata.num_row_groups)]
         check_size(sum(group.total_byte_size for group in groups), part.size)
         width = max([1, *(group.total_byte_size // max(group.num_rows, 1) for group in groups)])
-        wanted = [name for name in file.schema_arrow.names if name in columns]
+        wanted = [name for name in file.schema_arrow.names if columns is None or name in columns]
         for batch in file.iter_batches(max(1, min(MAX_ROWS, BLOCK // width)), columns=wanted):
             for at, column in enumerate(batch.columns):
                 if pa.types.is_dictionary(column.type):

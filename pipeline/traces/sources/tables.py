@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Iterator, Sequence
+from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -9,7 +10,7 @@ import msgspec
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection
 from pipeline.traces.sources import parquet
-from pipeline.traces.sources.files import LINES, Files
+from pipeline.traces.sources.files import CHUNK, LINES, Files
 from pipeline.traces.sources.lines import LineBatch, blocks, elements, refusal
 from pipeline.traces.sources.parquet import RecordBatch
 from pipeline.traces.sources.paths import steps
@@ -31,6 +32,19 @@ def records(files: Files, part: SourcePart, digest: Digest, paths: Sequence[str]
     if name.endswith(CSV):
         return _csv(files.chunks(part, digest))
     return map(_json, (elements if name.endswith(JSON) else blocks)(files.chunks(part, digest)))
+
+
+def first_records(files: Files, part: SourcePart, most: int) -> list[dict[str, Any]]:
+    """A file's first rows, whole, from its beginning alone. A name of no known format is read as JSON lines."""
+    name = part.name.removesuffix(".gz")
+    if name.endswith(PARQUET):
+        with files.opened(part) as stream:
+            batch = parquet.first_batch(stream, part, most)
+    elif name.endswith((CSV, JSON)):
+        batch = next(records(files, part, sha256(), ()), None)
+    else:
+        batch = next(map(_json, blocks(files.chunks(part, sha256()), CHUNK)), None)
+    return [record for _, record in batch.records[:most]] if batch else []
 
 
 def _json(block: LineBatch) -> RecordBatch:
