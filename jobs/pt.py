@@ -31,6 +31,7 @@ WORDS = {
     "status": CommandWord("jobs.status", "where the deployment stands, on one screen, and what to type next"),
     "report": CommandWord("jobs.report", "a page of an iteration, and of all of them, for people who run no command"),
     "validate": CommandWord("jobs.validate", "check a deployment without a run: recipe, model, disk, source, gate"),
+    "import": CommandWord("jobs.imports", "say what a file of data is, and write the recipe's section that reads it"),
     "recipe": CommandWord("jobs.recipe", "the recipe's fields explained, its JSON schema, and the resolved one"),
     "retry": CommandWord("jobs.retry", "a finished stage again, and all below it"),
     "rollout": CommandWord("jobs.rollout", "where the rollout stands, and every decision about it"),
