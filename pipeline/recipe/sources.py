@@ -86,12 +86,16 @@ class MlflowSource(Section):
 
 
 class PromptFields(Section):
-    """Which fields of a prompt set hold what. Without names, the first known layout that the set has."""
+    """Which fields of a prompt set hold what: names, or paths such as `reward_model.ground_truth`. Without, the first
+    known layout that the set has."""
 
     prompt: str | None = None
-    """Field of the problem, a text."""
+    """Field of the problem: a text, or messages that end in a user's."""
     reference: str | None = None
-    """Field of its answer or solution."""
+    """Field of its answer or solution. Of a list any is right."""
+    options: str | None = None
+    """Field of the options of a multiple choice. They are written below the problem with letters, and the letter is the
+    answer: the set gives it, the option's text, or its number from 0. Set rewards.verifier.kind to choice."""
     metadata: tuple[str, ...] = ()
     """Fields to keep as metadata."""
     system: str | None = None

@@ -1,24 +1,34 @@
-"""Prompt sets as they are published: files of problems with their answers, bare or as a whole solution. Of a list of
-answers any is right."""
+"""Prompt sets as they are published: files of problems, as texts or messages, with their answers, bare or as a whole
+solution. Of a list of answers any is right."""
 
 import gzip
 import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from itertools import chain, repeat
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Any, NamedTuple, cast
 
 import pyarrow.parquet as pq
 
 from pipeline.recipe.sources import PromptFields
+from pipeline.traces.rows import Message
+from pipeline.traces.sources import chat
+from pipeline.traces.sources.paths import at, steps
 
-LAYOUTS = (("problem", "expected_answer"), ("question", "answer"), ("problem", "answer"), ("problem", "solution"))
-"""Fields of problem and reference: OpenMathInstruct-2; GSM8K; DeepScaleR; MATH. The first that a set has counts."""
+LAYOUTS = (
+    *(("problem", "expected_answer"), ("question", "answer"), ("problem", "answer"), ("problem", "solution")),
+    *(("prompt", "reward_model.ground_truth"), ("prompt", "solution"), ("messages", "reference_answer")),
+)
+"""Paths of problem and reference: OpenMathInstruct-2; GSM8K; DeepScaleR; MATH; verl; TRL; OpenAI's reinforcement files.
+The first that a set has counts."""
 ROWS = 1_000
 OPTIONS = ("choices", "options")
-"""Fields of a multiple choice, without which its questions cannot be answered."""
+CONTEXTS = ("context", "passage", "article", "image", "images")
+"""Fields without which a question cannot be answered."""
 LINES = (".jsonl", ".jsonl.gz")
 SPLITS = frozenset({"train", "training", "test", "testing", "validation", "valid", "val", "dev", "eval"})
 """Words by which the names of files and folders tell a split."""
@@ -27,19 +37,18 @@ UNANSWERED = "unanswered"
 
 
 class PromptRow(NamedTuple):
-    """`messages` are of role and content."""
-
-    messages: list[dict[str, str]]
+    messages: list[Message]
     reference: str
     metadata: dict[str, Any]
 
 
 def read_prompts(path: Path, fields: PromptFields) -> Iterator[PromptRow | str]:
     """The problems of a JSONL file (gzipped or not), one JSON array, a Parquet file, or a folder of JSONL and Parquet
-    files; for a row that is left out, why: `unreadable`, `empty_prompt`, `empty_reference`, `duplicate`,
-    `contradictory` (another answer to a problem).
+    files; for a row that is left out, why: `unreadable`, `empty_prompt`, `strange_prompt` (neither a text nor messages
+    of text that end in a user's), `empty_reference`, `strange_reference`, `duplicate`, `contradictory` (another answer
+    to a problem).
 
-    Raises ValueError when there is nothing to read, or the first row lacks a field.
+    Raises ValueError when there is nothing to read, or the first row lacks a field or has one that is not read.
     """
     rows, first, torn = _rows(path, fields.split), None, 0
     for first in rows:
@@ -57,11 +66,15 @@ def read_prompts(path: Path, fields: PromptFields) -> Iterator[PromptRow | str]:
             f"{path} has the fields {', '.join(map(str, first)) or 'none'}, and a prompt set has {wanted}. "
             "Name the fields of problem and answer: fields.prompt and fields.reference."
         )
-    if beside := [name for name in OPTIONS if first.get(name)]:
-        raise ValueError(
-            f"{path} has options in its field {', '.join(beside)}. Write them into the problem, the letter into the "
-            'answer, and set rewards.verifier.kind to "choice".'
-        )
+    for kinds, way in ((OPTIONS, "Name it in fields.options"), (CONTEXTS, "Write it into the problem")):
+        if beside := [name for name in kinds if first.get(name) and name not in (fields.options, *fields.metadata)]:
+            raise ValueError(
+                f"{path} has the field {beside[0]} beside its problem. {way}; or, where a problem holds it already, "
+                "name it in fields.metadata."
+            )
+    if isinstance(held := at(first, names[1]), dict):
+        inner = " or ".join(f"{names[1]}.{key}" for key in cast(Mapping[str, Any], held))
+        raise ValueError(f"{path} has an object in {names[1]}. Name what is right in fields.reference: {inner}.")
     return _prompts(chain(repeat(None, torn), [first], rows), *names, fields)
 
 
@@ -69,29 +82,36 @@ def _prompts(
     rows: Iterator[Mapping[str, Any] | None], prompt: str, reference: str, fields: PromptFields
 ) -> Iterator[PromptRow | str]:
     references: dict[bytes, bytes] = {}
-    before = [{"role": "system", "content": fields.system}] if fields.system else []
     for row in rows:
         if row is None:
             yield "unreadable"
             continue
         prompt, reference = _layout(row, fields) or (prompt, reference)  # files of two sets may lie in one folder
-        problem, answer = _text(row.get(prompt)), _reference(row.get(reference))
-        metadata = {name: row[name] for name in fields.metadata if name in row}
-        if not problem or not answer:
-            yield "empty_reference" if problem else "empty_prompt"
+        problem, answer = at(row, prompt), at(row, reference)
+        messages, right = _messages(problem, fields.system), _reference(answer)
+        if fields.options and messages:
+            messages, right = _with_options(messages, at(row, fields.options), answer)
+        if not messages or not right:
+            side, value = ("reference", answer) if messages else ("prompt", problem)
+            nothing = value is None or (isinstance(value, str) and not value.strip())
+            yield f"{'empty' if nothing else 'strange'}_{side}"
             continue
-        key, value = _digest(" ".join(problem.split())), _digest(answer)
+        asked = json.dumps([[each["role"], " ".join(each["content"].split())] for each in messages])
+        key, value = _digest(asked), _digest(right)
         if key in references:
             yield "duplicate" if references[key] == value else "contradictory"
             continue
         references[key] = value
-        messages = [*before, {"role": "user", "content": problem}]
-        yield PromptRow(messages, answer, metadata)
+        yield PromptRow(messages, right, {name: row[name] for name in fields.metadata if name in row})
 
 
 def _layout(row: Mapping[str, Any], fields: PromptFields) -> tuple[str, str] | None:
-    """The names of the two fields; None where the row lacks them."""
-    return next((names for names in _candidates(fields) if all(name in row for name in names)), None)
+    """The paths of the two fields; None where the row lacks them."""
+
+    def has(path: str) -> bool:
+        return path in row or str(steps(path)[0]) in row
+
+    return next((names for names in _candidates(fields) if all(map(has, names))), None)
 
 
 def _candidates(fields: PromptFields) -> list[tuple[str, str]]:
@@ -150,6 +170,36 @@ def _loaded(text: bytes) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
+
+
+def _messages(value: Any, system: str | None) -> list[Message]:
+    """A problem's messages; [] where it is neither a text nor messages of text that end in a user's."""
+    messages: list[Message] = [{"role": "user", "content": text}] if (text := _text(value)) else []
+    listed = cast(list[Any], value) if isinstance(value, list) else []
+    if listed and all(isinstance(each, dict) and "role" in each for each in listed):
+        with suppress(RecursionError):
+            read = chat.parse(listed, "user")
+            messages = [] if read.has_payload else read.messages
+    if not messages or messages[-1]["role"] != "user" or not messages[-1]["content"]:
+        return []
+    has_system = not system or messages[0]["role"] == "system"
+    return messages if has_system else [{"role": "system", "content": system}, *messages]
+
+
+def _with_options(messages: list[Message], options: Any, answer: Any) -> tuple[list[Message], str]:
+    """The messages with lettered options below the last one, and the letter that is right: `answer` is it, the text of
+    an option, or its place from 0 among options of text. "" for any other."""
+    listed = cast(list[Any], options) if isinstance(options, list) else []
+    texts = [_text(each) for each in listed]
+    by_place = type(answer) is int and all(isinstance(each, str) for each in listed)
+    right = texts[answer] if by_place and 0 <= answer < len(texts) else _text(answer)
+    lettered = dict(zip(ascii_uppercase, texts, strict=False))
+    letters = (
+        [right] if right in lettered and right not in texts else [each for each in lettered if lettered[each] == right]
+    )
+    shown = "\n".join(f"{letter}) {text}" for letter, text in lettered.items())
+    last = {**messages[-1], "content": f"{messages[-1]['content']}\n\n{shown}"}
+    return [*messages[:-1], last], letters[0] if len(letters) == 1 else ""
 
 
 def _reference(value: Any) -> str:

@@ -23,7 +23,9 @@ CHUNK = 1 << 20
 WHY: dict[str, tuple[Reason, str]] = {
     "unreadable": (Reason.MALFORMED, "a line that is no JSON object"),
     "empty_prompt": (Reason.SCHEMA, "without a problem"),
+    "strange_prompt": (Reason.SCHEMA, "the problem is neither a text nor messages of text that end in a user's"),
     "empty_reference": (Reason.SCHEMA, "without an answer"),
+    "strange_reference": (Reason.SCHEMA, "the answer is no text, number, list of texts or option"),
     "duplicate": (Reason.DUPLICATE, "the problem came before"),
     "contradictory": (Reason.DUPLICATE, "the problem came before, with another answer"),
 }

@@ -23,6 +23,8 @@ SETS: dict[str, dict[str, Any]] = {
     "DeepScaleR": {"problem": SUM, "answer": "42", "solution": "Add them."},
     "MATH": {"problem": SUM, "level": "Level 1", "type": "Algebra", "solution": r"It is $\boxed{42}$."},
     "numbers": {"problem": SUM, "answer": 42},
+    "verl": {"prompt": [{"role": "user", "content": SUM}], "reward_model": {"style": "rule", "ground_truth": "42"}},
+    "TRL": {"prompt": [{"role": "user", "content": SUM}], "solution": "$42$"},
 }  # fmt: skip
 
 
@@ -56,10 +58,48 @@ def test_a_file_that_is_one_array_is_read_as_published(tmp_path: Path) -> None:
         read(path)
 
 
-def test_options_beside_a_question_are_refused(tmp_path: Path) -> None:
-    row = {"question": "Which gas?", "choices": ["Oxygen", "Neon"], "answer": 1}
-    with pytest.raises(ValueError, match="options in its field choices"):
-        read(write(tmp_path / "set.jsonl", [row]))
+@pytest.mark.parametrize(
+    ("right", "wrong", "options"),
+    [
+        (1, "C", ["Red", "Green"]),
+        ("B", 2, ["Red", "Green"]),
+        ("Green", "Blue", ["Red", "Green"]),
+        (7, 8, [5, 7]),
+        ("7", True, ["5", "7"]),
+    ],
+)
+def test_options_stand_below_their_problem(tmp_path: Path, right: Any, wrong: Any, options: list[Any]) -> None:
+    rows = [
+        {"question": f"Which, {n}?", "choices": options, "answer": answer} for n, answer in enumerate([right, wrong])
+    ]
+    path = write(tmp_path / "set.jsonl", rows)
+    ((row,), rejected) = read(path, options="choices")
+    assert row.messages == [{"role": "user", "content": f"Which, 0?\n\nA) {options[0]}\nB) {options[1]}"}]
+    assert row.reference == "B" and rejected == {"strange_reference": 1}
+    assert read(path, metadata=("choices",))[0][0].messages[0]["content"] == "Which, 0?"
+
+
+def test_messages_are_a_problem_as_they_stand(tmp_path: Path) -> None:
+    brief, asked = {"role": "system", "content": "Brief."}, {"role": "user", "content": SUM}
+    image = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x/y.png"}}]}
+    prompts = [
+        [brief, asked],
+        [asked],
+        [asked, {"role": "assistant", "content": "42"}],
+        [image],
+        [SUM],
+        [],
+        "a [b] {c}",
+    ]
+    path = write(tmp_path / "set.jsonl", [{"ask": each, "held": {"gold": ["42"]}} for each in prompts])
+    rows, rejected = read(path, prompt="ask", reference="held.gold", system="Be exact.")
+    exact = {"role": "system", "content": "Be exact."}
+    assert [row.messages for row in rows] == [
+        [brief, asked],
+        [exact, asked],
+        [exact, {**asked, "content": "a [b] {c}"}],
+    ]
+    assert rejected == {"strange_prompt": 4}
 
 
 def test_a_list_of_answers_is_a_reference_of_which_any_is_right(tmp_path: Path) -> None:
@@ -83,7 +123,8 @@ def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
     ]  # fmt: skip
     prompts, rejected = read(write(tmp_path / "set.jsonl", rows))
     assert [(row.messages[0]["content"], row.reference) for row in prompts] == [(SUM, "42"), ("e", "0")]
-    assert rejected == {"duplicate": 1, "contradictory": 1, "empty_reference": 3, "empty_prompt": 2, "unreadable": 2}
+    assert rejected == {"duplicate": 1, "contradictory": 1, "empty_reference": 3, "empty_prompt": 1} | {
+        "strange_prompt": 1, "unreadable": 2}  # fmt: skip
 
 
 def test_splits_are_read_apart(tmp_path: Path) -> None:
@@ -113,7 +154,18 @@ def test_splits_are_read_apart(tmp_path: Path) -> None:
             {},
             r"has the fields text, and a prompt set has problem and expected_answer or question and answer or .*Name",
         ),
-        ([{"question": "x"}], {"reference": "gold"}, r"a prompt set has problem and gold or question and gold\. Name"),
+        (
+            [{"question": "x"}],
+            {"reference": "gold"},
+            r"a prompt set has problem and gold or question and gold or .*Name",
+        ),
+        ([{"question": "x", "answer": "1", "choices": ["a"]}], {}, r"field choices beside .* in fields\.options; or"),
+        ([{"question": "x", "answer": "1", "passage": "y"}], {}, r"field passage beside its problem\. Write it into"),
+        (
+            [{"messages": [], "reference_answer": {"n": 1}}],
+            {},
+            r"an object in .* fields\.reference: reference_answer\.n\.",
+        ),
         (
             [{"question": "x", "answer": "1"}],
             {"prompt": "ask", "reference": "answer"},
