@@ -35,13 +35,13 @@ _ANSWERED = words("""
 
 
 _CHAT = words("""
-    type kind role content parts blocks contents message messages choices candidates generations kwargs args arguments
+    role content parts blocks contents message messages choices candidates generations kwargs args arguments
     additional_kwargs response_metadata usage_metadata usage tool_calls toolCalls tool_call_id toolCallId toolName
     tool_name function function_call functionCall finish_reason finishReason stop_reason delta input output prompt
-    completion response text raw result parameters source_nodes chat_history tools lc error refusal
-    reasoning thinking summary
+    completion response text raw result parameters source_nodes chat_history lc error refusal
 """)
-"""Keys that requests and responses have: JSON without any of them is what a model was asked to write."""
+"""Keys that requests and responses have: JSON without any of them is what a model was asked to write. A `type`, a
+`summary` or `tools` alone hold no text of a chat's."""
 
 
 class EnvelopeContent(NamedTuple):
@@ -80,7 +80,8 @@ def is_data(value: Any) -> bool:
         known = is_part(inner) or not inner.keys().isdisjoint(_CHAT)
         return bool(inner) and not known and all(map(_is_plain_or_data, inner.values()))
     items = list_of(value)
-    return bool(items) and not any(isinstance(item, str) for item in items) and all(map(_is_plain_or_data, items))
+    strange = any(isinstance(item, str) or kind_of(object_of(item)) for item in items)  # parts of an unknown kind
+    return bool(items) and not strange and all(map(_is_plain_or_data, items))
 
 
 def _is_plain_or_data(value: Any) -> bool:

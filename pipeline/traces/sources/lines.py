@@ -1,6 +1,8 @@
 """Whole lines in blocks of about BLOCK bytes, or the elements of a JSON array. What is over the limit is never held in
 memory."""
 
+import json
+import re
 from collections.abc import Iterator
 from itertools import chain
 from typing import NamedTuple
@@ -17,6 +19,7 @@ ARRAY = 64 << 20
 """Bytes of a JSON array, which is read at once."""
 MARK = b"\xef\xbb\xbf"
 """Some programs begin a file of UTF-8 with it."""
+_JSON, _BLANKS = json.JSONDecoder(), re.compile(r"\s*").match
 
 
 class LineBatch(NamedTuple):
@@ -76,11 +79,14 @@ def _lines(chunks: Iterator[bytes], max_line: int) -> Iterator[list[bytes] | Non
 
 
 def elements(chunks: Iterator[bytes]) -> Iterator[LineBatch]:
-    """The elements of a file that is one JSON array, or an object with an array under `data`; any other object; and of
-    JSON lines, the lines."""
+    """The elements of a file that is one JSON array, or an object with an array under `data`; of any other JSON the
+    values, one a line or as `jq .` prints them."""
     read, size = list[bytes](), 0
     try:
         for chunk in chunks:
+            if not size and _has_lines(chunk):
+                yield from blocks(chain([chunk], chunks))
+                return
             size += len(chunk)
             read = [*read, chunk] if size <= ARRAY else []
         if size > ARRAY:
@@ -89,7 +95,7 @@ def elements(chunks: Iterator[bytes]) -> Iterator[LineBatch]:
             return
         text = b"".join(read).removeprefix(MARK).strip()
         if text.startswith(b"{") and not _is_one(text):
-            yield LineBatch(1, text.split(b"\n"), [])
+            yield LineBatch(1, _values(text), [])
             return
         whole = msgspec.json.decode(text, type=list[msgspec.Raw] | dict[str, msgspec.Raw])
         if isinstance(whole, dict):
@@ -101,8 +107,27 @@ def elements(chunks: Iterator[bytes]) -> Iterator[LineBatch]:
         yield LineBatch(1, [], [Rejection(1, reason, detail=f"the JSON array breaks off or is damaged: {error}")])
 
 
+def _has_lines(chunk: bytes) -> bool:
+    """Whether a file begins with a line that is an object, and goes on."""
+    first, _, rest = chunk.removeprefix(MARK).lstrip().partition(b"\n")
+    return first[:1] == b"{" and bool(rest.strip()) and _is_one(first)
+
+
+def _values(text: bytes) -> list[bytes]:
+    """Values one after the other; the lines, where they are not all JSON."""
+    read, place = list[bytes](), 0
+    try:
+        whole = text.decode()
+        while place < len(whole):
+            _, end = _JSON.raw_decode(whole, place)
+            read.append(whole[place:end].encode())
+            place = _BLANKS(whole, end).end()
+    except ValueError:
+        return text.split(b"\n")
+    return read
+
+
 def _is_one(text: bytes) -> bool:
-    """Whether JSON is one value, and not a value a line."""
     try:
         msgspec.json.decode(text, type=msgspec.Raw)
         return True

@@ -41,6 +41,8 @@ class ResourceGroup(msgspec.Struct, rename="camel"):
 class ExportRequest(msgspec.Struct, rename="camel"):
     resource_spans: list[ResourceGroup] | None = None
     resource_logs: list[ResourceGroup] | None = None
+    batches: list[ResourceGroup] | None = None
+    """The spans of a trace by Grafana Tempo's API."""
 
 
 class SpanStatus(msgspec.Struct):
@@ -100,13 +102,20 @@ class Received(NamedTuple):
 
 
 _decode = msgspec.json.Decoder(ExportRequest).decode
+_decode_group = msgspec.json.Decoder(ResourceGroup).decode
 
 
 def decode(text: bytes) -> ExportRequest:
+    """An export request; also one group of it, as Java's logging exporter writes a line, and a trace of Tempo's API."""
     request = _decode(text)
-    if request.resource_spans is None and request.resource_logs is None:
+    if request.resource_spans is not None or request.resource_logs is not None:
+        return request
+    if request.batches is not None:
+        return ExportRequest(resource_spans=request.batches)
+    group = _decode_group(text)
+    if not group.scope_spans and not group.scope_logs:
         raise msgspec.ValidationError("Object missing required field `resourceSpans` or `resourceLogs`")
-    return request
+    return ExportRequest([group], [group])
 
 
 def records(request: ExportRequest) -> Iterator[Received]:

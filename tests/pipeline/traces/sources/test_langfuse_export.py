@@ -79,6 +79,7 @@ def test_what_is_compressed_is_read(export: Path, name: str, content: bytes, tra
 
 
 GOOD = json.dumps([observation(n) for n in range(1, 4)], indent=2)
+PRINTED = "\n".join(json.dumps(observation(n), indent=4) for n in (1, 2))
 
 
 @pytest.mark.parametrize(
@@ -86,10 +87,21 @@ GOOD = json.dumps([observation(n) for n in range(1, 4)], indent=2)
     [
         (f"\ufeff{GOOD}\n", [1, 2, 3], []),
         (json.dumps([observation(1), 3, "x,y", None]), [1], ["schema:2:None", "schema:3:None", "schema:4:None"]),
+        (PRINTED, [1, 2], []),
+        (f"{json.dumps(observation(1))}\n{{torn\n{json.dumps(observation(3))}", [1, 3], ["malformed:2:None"]),
+        (f"{{torn\n{json.dumps(observation(2))}", [2], ["malformed:1:None"]),
         (GOOD[:-99], [], ["truncated_file:1:None"]),
         (json.dumps(["x" * 100]), [], ["too_long:1:None"]),
     ],
-    ids=["an array", "with other values", "that breaks off", "over the limit"],
+    ids=[
+        "an array",
+        "with other values",
+        "printed",
+        "lines",
+        "lines of which the first is torn",
+        "that breaks off",
+        "over the limit",
+    ],
 )
 @pytest.mark.parametrize("suffix", [".json", ".json.gz"])
 def test_a_json_array_is_its_elements(
