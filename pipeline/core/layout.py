@@ -28,6 +28,8 @@ MARKS = f"{TRACES}/marks.json"
 """The ids of the keys of users' marks; the keys are elsewhere."""
 DAYS, RETIRED_DAYS, REJECTED = f"{TRACES}/days", f"{TRACES}/days/retired", f"{TRACES}/rejected"
 DATASETS, STAGING = f"{TRACES}/datasets", f"{TRACES}/staging"
+SCORED_TRACES = f"{STAGING}/scored"
+"""Hashes of the traces that a part of scores is about: of one that is not about a run's calls nothing is read."""
 
 # Below `rewards/`.
 FINDINGS, DISTRIBUTIONS, REVIEWS = f"{REWARDS}/findings", f"{REWARDS}/distributions.jsonl", f"{REWARDS}/reviews"

@@ -182,8 +182,9 @@ def _messages(value: Any, system: str | None) -> list[Message]:
             messages = [] if read.has_payload else read.messages
     if not messages or messages[-1]["role"] != "user" or not messages[-1]["content"]:
         return []
-    has_system = not system or messages[0]["role"] == "system"
-    return messages if has_system else [{"role": "system", "content": system}, *messages]
+    if system and messages[0]["role"] != "system":
+        messages.insert(0, {"role": "system", "content": system})
+    return messages
 
 
 def _with_options(messages: list[Message], options: Any, answer: Any) -> tuple[list[Message], str]:

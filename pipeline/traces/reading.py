@@ -3,22 +3,25 @@ parts of those days."""
 
 import json
 import shutil
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import xxhash
 
 from pipeline.core import layout
-from pipeline.core.storage import Store, claimed_folder, sweep_unfinished, unfinished_name
+from pipeline.core.storage import Store, claimed_folder, digest_json, replacing, sweep_unfinished, unfinished_name
 from pipeline.traces.arrow import pc
 from pipeline.traces.context import StageContext
 from pipeline.traces.engine import Engine
 from pipeline.traces.erased import Forgotten
-from pipeline.traces.govern import GovernedPart, GovernTask, govern_part
+from pipeline.traces.govern import GovernedPart, GovernTask, govern_part, staged_file
 from pipeline.traces.lake import Lake
 from pipeline.traces.records import UNKNOWN_DAY
 from pipeline.traces.scores import ScoreCounts, scores_file
@@ -64,12 +67,12 @@ class Reading:
         """Read what is needed; returns the days to make. Raises ValueError for scores that are outside their scale."""
         known, changed = self.known.parts, {part.name for part in changes.changed}
         new = [n for n, part in self.parts.items() if part.name in changed]
-        self._govern([n for n, part in self.parts.items() if part.holds != "calls"])
         self._govern(new)
         touched = {*stale, *touched_by(known[name] for name in (*changes.gone, *changed) if name in known)}
         touched |= {day for n in new for day in self.governed[n].days} | self._days_said_about(new)
         unread = [n for n in self.parts if n not in self.governed]
         self._govern([n for n in unread if touched & touched_by([known[self.parts[n].name]])])
+        self._govern_scores()
         self._check_scores()
         return touched
 
@@ -110,6 +113,24 @@ class Reading:
             cut = "" if done.whole else ", and it broke off"
             self.context.log(f"traces: read {task.part.name}: {done.rows:,} rows{cut}")
 
+    def _govern_scores(self) -> None:
+        """Read the unread parts of scores that are about calls of this run: any may be, for a score may be exported
+        before its call. Hashes of their traces are kept for the next run."""
+        kept = {
+            n: self.context.store.path(layout.SCORED_TRACES, f"{digest_json([part.name, part.version])[:32]}.npy")
+            for n, part in self.parts.items()
+            if part.holds == "scores"
+        }
+        unread = {n: np.load(path) if path.exists() else None for n, path in kept.items() if n not in self.governed}
+        calls = _traces(staged_file(self.folder, n) for n in (self.governed if unread else ()))
+        self._govern([n for n, traces in unread.items() if traces is None or np.isin(traces, calls).any()])
+        for n, path in kept.items():
+            if n in self.governed and self.governed[n].whole and not path.exists():
+                with replacing(path) as stream:
+                    np.save(stream, _traces([scores_file(self.folder, n)]))
+        for path in {*self.context.store.path(layout.SCORED_TRACES).glob("*.npy")} - {*kept.values()}:
+            path.unlink()
+
     def _check_scores(self) -> None:
         """Log undeclared scores. Raises ValueError for scores that are outside their scale."""
         counts = ScoreCounts(each for done in self.governed.values() for each in done.scores)
@@ -136,3 +157,10 @@ class Reading:
                 if any(json.loads(line)["trace_id"] in traces for line in lines):
                     days.add(ledger.stem)
         return days
+
+
+def _traces(files: Iterable[Path]) -> Any:
+    """Hashes of the traces in staged files: no row and no id is kept longer than a run."""
+    columns = (pq.read_table(file, columns=["trace_id"])["trace_id"] for file in files if file.exists())
+    ids = (id for column in columns for id in pc.unique(column.cast(pa.binary())).to_pylist() if id is not None)
+    return np.unique(np.fromiter(map(xxhash.xxh3_64_intdigest, ids), np.uint64))

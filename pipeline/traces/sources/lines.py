@@ -2,7 +2,6 @@
 memory."""
 
 import json
-import re
 from collections.abc import Iterator
 from itertools import chain
 from typing import NamedTuple
@@ -19,7 +18,6 @@ ARRAY = 64 << 20
 """Bytes of a JSON array, which is read at once."""
 MARK = b"\xef\xbb\xbf"
 """Some programs begin a file of UTF-8 with it."""
-_JSON, _BLANKS = json.JSONDecoder(), re.compile(r"\s*").match
 
 
 class LineBatch(NamedTuple):
@@ -115,19 +113,22 @@ def _has_lines(chunk: bytes) -> bool:
 
 def _values(text: bytes) -> list[bytes]:
     """Values one after the other; the lines, where they are not all JSON."""
-    read, place = list[bytes](), 0
+    read, end = list[bytes](), 0
     try:
-        whole = text.decode()
-        while place < len(whole):
-            _, end = _JSON.raw_decode(whole, place)
-            read.append(whole[place:end].encode())
-            place = _BLANKS(whole, end).end()
+        whole, decode = text.decode(), json.JSONDecoder().raw_decode
+        while end < len(whole):
+            begin = end
+            _, end = decode(whole, begin)
+            read.append(whole[begin:end].encode())
+            while whole[end : end + 1].isspace():
+                end += 1
     except ValueError:
         return text.split(b"\n")
     return read
 
 
 def _is_one(text: bytes) -> bool:
+    """Whether JSON is one value, and not a value a line."""
     try:
         msgspec.json.decode(text, type=msgspec.Raw)
         return True

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.core.layout import WATERMARK
+from pipeline.core.layout import SCORED_TRACES, WATERMARK
 from pipeline.core.storage import Store
+from pipeline.governance.erasure import tables
 from pipeline.traces.lake import local_lake, open_lake
 from pipeline.traces.materialize import read
 from pipeline.traces.records import DayReport, GovernedTraces
@@ -52,6 +53,29 @@ def test_a_file_that_did_not_change_is_not_read(run: Run, store: Store, export: 
     assert ids(store, run()) == ["t1", "t2", "t3"]
     os.utime(first, ns=(stamp + 10**9, stamp + 10**9))
     assert ids(store, run()) == ["t2", "t3"]
+
+
+def test_scores_of_no_call_of_a_run_are_not_read(run: Run, store: Store, export: Path) -> None:
+    write(export, day_file(5), [observation(1)])
+    first = write(export, "scores/a.jsonl", [score(1, 1, 1.0)])
+    write(export, "scores/b.jsonl", [score(2, 2, 0.0)])  # before its call
+    write(export, "scores/c.jsonl", [score(3, 2, 1.0, trace_id=None)])
+    run()
+    stamp, whole = first.stat().st_mtime_ns, first.read_bytes()
+    first.write_bytes(b"x" * len(whole))
+    os.utime(first, ns=(stamp, stamp))
+    write(export, day_file(6), [observation(2, start_time=at(6))])
+
+    def means() -> list[float | None]:
+        return read(store, local_lake(store), run().iteration.dataset, ["feedback_mean"])["feedback_mean"].to_pylist()
+
+    assert means() == [1.0, 0.0] and len(list(store.path(SCORED_TRACES).iterdir())) == 3
+    first.write_bytes(whole)
+    os.utime(first, ns=(stamp, stamp))
+    assert tables.sweep(store) == 1  # an erasure
+    write(export, day_file(6), [observation(2, start_time=at(6)), observation(1, id="o3", start_time=at(7))])
+    (export / "scores/c.jsonl").unlink()
+    assert means() == [1.0, 0.0, 1.0] and len(list(store.path(SCORED_TRACES).iterdir())) == 2
 
 
 def test_feedback_that_changes_reopens_its_days(run: Run, store: Store, export: Path) -> None:
