@@ -10,7 +10,7 @@ from pydantic import Field, PositiveInt, model_validator
 
 from pipeline.core.storage import digest_json
 from pipeline.recipe.custom import CustomCode
-from pipeline.recipe.formats import Paths, RowField, mapping_of
+from pipeline.recipe.formats import Paths, RowField, RowPath, formats, mapping_of
 from pipeline.recipe.section import Section, Share
 
 _COLUMN = re.compile(r"[^.|\[\]]+")
@@ -143,6 +143,9 @@ class RowsSource(Section):
     fields: dict[RowField, Paths] = Field(default={})
     """Where a row has what: paths such as `request.messages` or `choices[0].finish_reason`, also into JSON that is a
     text. Of several paths the first that leads to something counts (docs/traces.md)."""
+    only: dict[RowPath, str] = Field(default={})
+    """Which rows are read, where there are others: by path a regular expression that is found in its text, in any
+    case, such as `{type: ^generation$}`. Added to the preset's."""
     requests: str | None = None
     """Where requests are logged apart from their answers: the file, folder or prefix of them. They are joined by the
     field `key`."""
@@ -174,9 +177,14 @@ class RowsSource(Section):
         return mapping_of(self.preset, "rows", self.fields)
 
     @property
+    def filters(self) -> dict[str, str]:
+        """The expressions of the paths that decide which rows are read, the preset's included."""
+        return {**(formats()[self.preset].only if self.preset else {}), **self.only}
+
+    @property
     def identity(self) -> str:
         """Digest of what decides the rows that files become."""
-        return digest_json([self.model_dump(mode="json", exclude={"uri", "requests"}), self.mapping])
+        return digest_json([self.model_dump(mode="json", exclude={"uri", "requests"}), self.mapping, self.filters])
 
 
 class CustomSource(CustomCode):

@@ -110,12 +110,16 @@ def wrong_kind(source: Any) -> str:
 
 def format_of(row: Mapping[str, Any]) -> str:
     """The format of one row: of those that fit, the one that asks for most."""
-    asked = {
-        name: (len(each.keys) + len(each.begins), len(each.lacks))
-        for name, each in formats().items()
-        if each.keys and _fits(row, each)
-    }
-    return max(asked, key=asked.__getitem__, default=UNKNOWN)
+    return max(_fitting(row), key=_asked, default=UNKNOWN)
+
+
+def _fitting(row: Mapping[str, Any]) -> list[str]:
+    return [name for name, each in formats().items() if each.keys and _fits(row, each)]
+
+
+def _asked(name: str) -> tuple[int, int]:
+    known = formats()[name]
+    return len(known.keys) + len(known.begins), len(known.lacks)
 
 
 def _fits(row: Mapping[str, Any], known: Format) -> bool:
@@ -136,6 +140,9 @@ def _look(files: Files, part: SourcePart) -> FileLook:
     elif not part.name.removesuffix(".gz").endswith(FORMATS):
         fault = "its name says no format: give JSON lines a name that ends in .jsonl"
     (name, matching), *_ = Counter(map(format_of, rows)).most_common(1)
+    if matching < ALIKE * len(rows):  # a proxy logs bodies of several APIs: that they are bodies is what they share
+        fitting = Counter(name for row in rows for name in _fitting(row))
+        name, matching = max(fitting.items(), key=lambda each: (each[1], _asked(each[0])), default=(UNKNOWN, 0))
     if matching < ALIKE * len(rows):
         name = UNKNOWN
     return FileLook(part.name, name, len(rows), matching, tuple(map(str, rows[0])), fault)

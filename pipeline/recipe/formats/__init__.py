@@ -59,6 +59,8 @@ class Format(Section):
     """A regular expression at the beginning of its lines, where they are no JSON."""
     fields: dict[str, Paths] = Field(default={})
     """Where a row has what, by the names of the kind."""
+    only: dict[RowPath, str] = Field(default={})
+    """Of what a file holds besides: rows are those where each path has a text in which its expression is found."""
     begins: dict[str, str] = Field(default={})
     """Path to how the text there begins, in every row."""
     note: str = ""

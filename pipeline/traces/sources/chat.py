@@ -19,6 +19,7 @@ from pipeline.traces.sources.parts import (
     parts_of,
     result_of,
     result_text,
+    undotted,
 )
 from pipeline.traces.sources.shapes import NOTHING, Json, Unreadable, decoded, list_of, object_of, unreadable, value_of
 
@@ -194,8 +195,7 @@ class _Reader:
         return turns
 
     def _of_dict(self, value: Json, role: str) -> list[Turn]:
-        if "message.role" in value:  # a message in a table of OpenInference's spans
-            value = {key.removeprefix("message."): inner for key, inner in value.items()}
+        value = undotted(value) if "message.role" in value else value
         kind = kind_of(value)
         self._note_finish(value)
         if "role" in value and not isinstance(value["role"], str) and value["role"] is not None:

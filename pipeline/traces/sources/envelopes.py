@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from pipeline.traces.sources.parts import is_part, kind_of
 from pipeline.traces.sources.shapes import Json, list_of, object_of, unreadable, words
 
-CONTENTS = ("parts", "blocks", "contents", "content")
+CONTENTS = ("parts", "blocks", "contents", "content_parts", "content")
 """Where a message keeps its content: an application's message has the text alone, and its parts."""
 
 

@@ -2,7 +2,9 @@
 memory."""
 
 import json
+import re
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import chain
 from typing import NamedTuple
 
@@ -16,6 +18,7 @@ from pipeline.traces.sources.shapes import Unreadable
 
 ARRAY = 64 << 20
 """Bytes of a JSON array, which is read at once."""
+_BETWEEN = re.compile(r"[\s,]*")
 MARK = b"\xef\xbb\xbf"
 """Some programs begin a file of UTF-8 with it."""
 
@@ -77,8 +80,8 @@ def _lines(chunks: Iterator[bytes], max_line: int) -> Iterator[list[bytes] | Non
 
 
 def elements(chunks: Iterator[bytes]) -> Iterator[LineBatch]:
-    """The elements of a file that is one JSON array, or an object with an array under `data`; of any other JSON the
-    values, one a line or as `jq .` prints them."""
+    """The elements of a file that is one JSON array, or a page of one as APIs list it; of an array that breaks off,
+    those before. Of any other JSON the values, one a line or as `jq .` prints them."""
     read, size = list[bytes](), 0
     try:
         for chunk in chunks:
@@ -93,16 +96,21 @@ def elements(chunks: Iterator[bytes]) -> Iterator[LineBatch]:
             return
         text = b"".join(read).removeprefix(MARK).strip()
         if text.startswith(b"{") and not _is_one(text):
-            yield LineBatch(1, _values(text), [])
+            values, is_whole = _values(text)
+            yield LineBatch(1, values if is_whole else text.split(b"\n"), [])
             return
         whole = msgspec.json.decode(text, type=list[msgspec.Raw] | dict[str, msgspec.Raw])
         if isinstance(whole, dict):
-            listed = whole.get("data", msgspec.Raw(b""))
-            whole = msgspec.json.decode(listed, type=list[msgspec.Raw]) if bytes(listed)[:1] == b"[" else [text]
+            is_page = bytes(whole.get("object", b"")) == b'"list"' or whole.keys() <= {"data", "meta", "error"}
+            listed = bytes(whole.get("data", b"")) if is_page else b""
+            whole = msgspec.json.decode(listed, type=list[msgspec.Raw]) if listed.startswith(b"[") else [text]
         yield LineBatch(1, [bytes(each) for each in whole], [])
     except (Broken, msgspec.DecodeError, RecursionError) as error:
         reason = error.reason if isinstance(error, Broken) else Reason.TRUNCATED_FILE
-        yield LineBatch(1, [], [Rejection(1, reason, detail=f"the JSON array breaks off or is damaged: {error}")])
+        text = b"".join(read).removeprefix(MARK).strip()
+        values, _ = _values(text[1:]) if text.startswith(b"[") else ([], False)
+        detail = f"the JSON breaks off or is damaged: {error}"
+        yield LineBatch(1, values, [Rejection(len(values) + 1, reason, detail=detail)])
 
 
 def _has_lines(chunk: bytes) -> bool:
@@ -111,20 +119,14 @@ def _has_lines(chunk: bytes) -> bool:
     return first[:1] == b"{" and bool(rest.strip()) and _is_one(first)
 
 
-def _values(text: bytes) -> list[bytes]:
-    """Values one after the other; the lines, where they are not all JSON."""
-    read, end = list[bytes](), 0
-    try:
-        whole, decode = text.decode(), json.JSONDecoder().raw_decode
-        while end < len(whole):
-            begin = end
-            _, end = decode(whole, begin)
-            read.append(whole[begin:end].encode())
-            while whole[end : end + 1].isspace():
-                end += 1
-    except ValueError:
-        return text.split(b"\n")
-    return read
+def _values(text: bytes) -> tuple[list[bytes], bool]:
+    """JSON values one after the other, as far as they are such, and whether that is to the end."""
+    whole, values, end = text.decode(errors="surrogateescape"), list[bytes](), 0
+    with suppress(ValueError, RecursionError):
+        while end < len(whole) and (between := _BETWEEN.match(whole, end)):
+            _, end = json.JSONDecoder().raw_decode(whole, between.end())
+            values.append(whole[between.end() : end].encode(errors="surrogateescape"))
+    return values, end == len(whole)
 
 
 def _is_one(text: bytes) -> bool:

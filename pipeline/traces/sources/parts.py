@@ -65,6 +65,9 @@ _SCHEMAS = ("parameters", "input_schema", "inputSchema", "parametersJsonSchema",
 _DECLARATIONS = ("function_declarations", "functionDeclarations")
 
 
+_PREFIX = re.compile(r"^(message|message_content|tool_call)\.")
+
+
 class Parts(msgspec.Struct):
     """What a message holds. `calls` are as the source has them; `results` are messages of tools."""
 
@@ -74,6 +77,17 @@ class Parts(msgspec.Struct):
     repeated: list[Any] = []
     """Calls that stood in a text: they count where there are no others."""
     has_payload: bool = False
+
+
+def undotted(value: Any) -> Any:
+    """OpenInference's messages with keys such as `message.role` and `tool_call.function.name`, as everybody's."""
+    if isinstance(value, list):
+        return [undotted(each) for each in list_of(value)]
+    plain: Json = {}
+    for key, each in object_of(value).items():
+        name, _, inner = _PREFIX.sub("", key).partition(".")
+        plain[name] = {**object_of(plain.get(name)), inner: undotted(each)} if inner else undotted(each)
+    return plain if isinstance(value, dict) else value
 
 
 def parts_of(content: Any) -> Parts:
@@ -324,7 +338,7 @@ def normal_tools(definitions: Any) -> list[Json]:
     tools: list[Json] = []
     for item in list_of(parsed):
         if isinstance(item := decoded(item), dict):
-            tool = object_of(item)
+            tool = object_of(decoded(item.get("tool.json_schema", item)))
             declared = next((tool[key] for key in _DECLARATIONS if tool.get(key)), None)
             tools += normal_tools(declared) if declared is not None else [_normal_tool(tool)]
     return tools

@@ -8,11 +8,13 @@ from typing import Any, cast
 from pipeline.traces.sources.shapes import decoded
 
 _STEP = re.compile(r"([^.\[\]]+)|\[(-?\d+)\]")
+_NOTHING = (None, "", {}, [], "{}", "[]")
+"""What a database's column holds by default is nothing."""
 
 
 def first(row: Mapping[str, Any], paths: Sequence[str]) -> Any:
     """What the first of the paths leads to that leads to something; None where none does."""
-    return next((value for path in paths if (value := at(row, path)) not in (None, "")), None)
+    return next((value for path in paths if (value := at(row, path)) not in _NOTHING), None)
 
 
 def at(row: Mapping[str, Any], path: str) -> Any:

@@ -13,44 +13,37 @@ from pipeline.core.storage import digest_json
 from pipeline.recipe.sources import RowsSource
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows, Score, Trace
-from pipeline.traces.sources import chat
-from pipeline.traces.sources.fields import (
-    count,
-    day_of,
-    latency_s,
-    metadata_of,
-    metadata_text,
-    put,
-    said,
-    seconds,
-    utc,
-)
+from pipeline.traces.sources import chat, fields
 from pipeline.traces.sources.files import Files
 from pipeline.traces.sources.lines import refusal
 from pipeline.traces.sources.parts import normal_tools
 from pipeline.traces.sources.paths import first, last_key
 from pipeline.traces.sources.protocol import Digest, SourcePart
-from pipeline.traces.sources.shapes import NOTHING, decoded, list_of, object_of
+from pipeline.traces.sources.shapes import NOTHING, decoded, list_of, object_of, words
 from pipeline.traces.sources.tables import FORMATS, records
 
 MODEL = "unknown"
 """Of a row that does not say who answered."""
-FINE = frozenset({"success", "succeeded", "successful", "ok", "complete", "completed", "done", "finished", "true"})
+FINE = words("success succeeded successful ok complete completed done finished true unset default debug warning")
 """Words of a status that is no error."""
 SCORE_KEYS = (("name", "key", "metric"), ("value", "score", "rating"))
 """Of an object that is a score: its name, and its value."""
 _NUMBER = re.compile(r"\s*-?\d+(\.\d+)?\s*")
+Requests = Mapping[str, Mapping[str, Any] | None]
+"""By key; None where several have it."""
 
 
 class RowMapping:
     """What a row means."""
 
     def __init__(self, section: RowsSource) -> None:
-        self._section, self.fields = section, section.mapping
-        self.paths = tuple(dict.fromkeys(path for paths in self.fields.values() for path in paths))
+        self._section, self.mapping = section, section.mapping
+        self._filters = {path: re.compile(pattern, re.IGNORECASE) for path, pattern in section.filters.items()}
+        named = (*self._filters, *(path for paths in self.mapping.values() for path in paths))
+        self.paths = tuple(dict.fromkeys(named))
 
     def value(self, row: Mapping[str, Any], field: str) -> Any:
-        return first(row, self.fields.get(field, ()))
+        return first(row, self.mapping.get(field, ()))
 
     def put(self, rows: Rows, row: Mapping[str, Any], line: int) -> None:
         """Put one row where it belongs."""
@@ -58,14 +51,18 @@ class RowMapping:
             trace = self._trace(row, line)
             scores = list(self._scores(row, trace)) if isinstance(trace, Trace) else []
         except (msgspec.ValidationError, RecursionError, OverflowError) as error:
-            trace, scores = refusal(line, error, day=day_of(self.value(row, "time"))), []
-        put(rows, trace)
+            trace, scores = refusal(line, error, day=fields.day_of(self.value(row, "time"))), []
+        fields.put(rows, trace)
         rows.scores.extend(scores)
 
     def _trace(self, row: Mapping[str, Any], line: int) -> Trace | Rejection:
+        for path, pattern in self._filters.items():
+            if not pattern.search(str(first(row, (path,)) or "")):
+                return Rejection(line, Reason.NOT_GENERATION, detail=f"{path} is not {pattern.pattern}")
         # An answer's id is not the row's: servers count theirs anew, and caches repeat them.
-        id = _text(self.value(row, "id")) or f"row-{hashlib.sha256(_content(row)).hexdigest()[:32]}"
-        dated, milliseconds = self.value(row, "time"), seconds(self.value(row, "latency_ms"))
+        content = hashlib.sha256(msgspec.json.encode(row, order="deterministic")).hexdigest()
+        id = _text(self.value(row, "id")) or f"row-{content[:32]}"
+        dated, milliseconds = self.value(row, "time"), fields.seconds(self.value(row, "latency_ms"))
         stated = self.value(row, "latency_s") if milliseconds is None else milliseconds / 1000
         trace = Trace(
             trace_id=_text(self.value(row, "trace")) or id,
@@ -77,41 +74,43 @@ class RowMapping:
             messages=[],
             completion="",
             line=line,
-            input_tokens=count(self.value(row, "input_tokens")),
-            output_tokens=count(self.value(row, "output_tokens")),
-            latency_s=latency_s(dated, self.value(row, "ended"), stated),
+            input_tokens=fields.count(self.value(row, "input_tokens")),
+            output_tokens=fields.count(self.value(row, "output_tokens")),
+            latency_s=fields.latency_s(dated, self.value(row, "ended"), stated),
             finish_reason=_text(self.value(row, "finish_reason")),
             name=_text(self.value(row, "name")),
-            metadata=metadata_text(self._metadata(row)),
+            metadata=fields.metadata_text(self._metadata(row)),
         )
         asked, answered = chat.parse(self.value(row, "prompt"), "user"), chat.of_output(self.value(row, "completion"))
         if system := self.value(row, "system"):
             asked = chat.joined(chat.parse(system, "system"), asked)
         asked.tools = asked.tools or normal_tools(decoded(self.value(row, "tools")))
-        return said(trace, asked, answered, failed=self._failed(row))
+        return fields.said(trace, asked, answered, failed=self._failed(row))
 
     def _moment(self, dated: Any) -> datetime:
-        if dated is None and self._section.day is None:
+        if dated is not None:
+            return fields.utc(dated)
+        if self._section.day is None:
             raise msgspec.ValidationError("no time: give fields.time, or day for rows without one")
-        return datetime.combine(self._section.day, time()) if dated is None and self._section.day else utc(dated)
+        return datetime.combine(self._section.day, time())
 
     def _failed(self, row: Mapping[str, Any]) -> bool:
         error, status = decoded(self.value(row, "error")), self.value(row, "status")
         return bool(error and str(error) not in NOTHING) or not (status is None or _is_fine(status))
 
     def _metadata(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        version, kept = self.value(row, "version"), dict[str, Any]()
-        for path in self.fields.get("metadata", ()):
+        kept = dict[str, Any]()
+        for path in self.mapping.get("metadata", ()):
             value = first(row, (path,))
             if isinstance(decoded(value), dict):
-                kept |= metadata_of(value)
+                kept |= fields.metadata_of(value)
             elif value is not None:
                 kept[last_key(path)] = value
-        kept |= {} if version is None else {"version": version}
-        return kept | ({"licence": self._section.licence} if self._section.licence else {})
+        marks = {"version": self.value(row, "version"), "licence": self._section.licence}
+        return kept | {name: value for name, value in marks.items() if value is not None}
 
     def _scores(self, row: Mapping[str, Any], trace: Trace) -> Iterator[Score]:
-        for path in self.fields.get("scores", ()):
+        for path in self.mapping.get("scores", ()):
             value = decoded(first(row, (path,)))
             named: list[tuple[str, Any]] = [] if value is None else [(last_key(path), value)]
             if isinstance(value, dict):
@@ -120,7 +119,7 @@ class RowMapping:
             elif isinstance(value, list):
                 named = [one for each in list_of(value) if (one := _named_score(object_of(each)))]
             for name, each in named:
-                yield _score(trace, name, each)
+                yield _score(trace, name, object_of(each).get("value") if isinstance(each, dict) else each)
 
 
 class RowFiles:
@@ -128,33 +127,35 @@ class RowFiles:
 
     def __init__(self, uri: str, section: RowsSource) -> None:
         self.label = uri
-        self._files, self._requests_uri, self._mapping = Files(uri), section.requests, RowMapping(section)
+        self._files, self._requests, self._mapping = Files(uri), section.requests, RowMapping(section)
 
     def parts(self) -> list[SourcePart]:
         parts = self._files.parts(suffixes=FORMATS)
         if not parts:
             raise ValueError(f"{self.label} holds no {', '.join(FORMATS)}. Point traces.source.uri to the files.")
-        if self._requests_uri is None:
+        if self._requests is None:
             return parts
-        asked = digest_json(_request_parts(self._requests_uri))[:16]
+        asked = digest_json(_request_parts(self._requests))[:16]
         return [part._replace(version=f"{part.version}-{asked}") for part in parts]
 
     def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
-        requests: Mapping[str, Mapping[str, Any]] | None = None
-        if self._requests_uri is not None:
+        requests: Requests | None = None
+        if self._requests is not None:
             version, _, asked = part.version.rpartition("-")
             part = part._replace(version=version)
             digest.update(asked.encode())
-            fields, paths = self._mapping.fields, self._mapping.paths
-            requests = _requests(self._requests_uri, _request_parts(self._requests_uri), paths, fields.get("key", ()))
+            parts, key = _request_parts(self._requests), self._mapping.mapping.get("key", ())
+            requests = _requests(self._requests, parts, self._mapping.paths, key)
         for batch in records(self._files, part, digest, self._mapping.paths):
             rows = Rows(rejected=batch.rejected)
             for line, record in batch.records:
-                request = {} if requests is None else requests.get(str(self._mapping.value(record, "key")))
-                if request is None:
-                    rows.rejected.append(Rejection(line, Reason.NO_CONTENT, detail="no request has its key"))
-                else:
+                if requests is None:
+                    self._mapping.put(rows, record, line)
+                elif request := requests.get(key := str(self._mapping.value(record, "key"))):
                     self._mapping.put(rows, {**request, **record}, line)
+                else:
+                    detail = f"{'several requests have' if key in requests else 'no request has'} its key"
+                    rows.rejected.append(Rejection(line, Reason.NO_CONTENT, detail=detail))
             yield rows
 
 
@@ -163,19 +164,16 @@ def _request_parts(uri: str) -> tuple[SourcePart, ...]:
 
 
 @lru_cache(maxsize=1)
-def _requests(
-    uri: str, parts: tuple[SourcePart, ...], paths: tuple[str, ...], key: tuple[str, ...]
-) -> dict[str, Mapping[str, Any]]:
-    """The requests of all files by their key: they are held in memory, once in each process."""
-    files, by_key = Files(uri), dict[str, Mapping[str, Any]]()
+def _requests(uri: str, parts: tuple[SourcePart, ...], paths: tuple[str, ...], key: tuple[str, ...]) -> Requests:
+    """The requests of all files, held in memory once in each process."""
+    files, by_key = Files(uri), dict[str, Mapping[str, Any] | None]()
     for part in parts:
         for batch in records(files, part, hashlib.sha256(), paths):
-            by_key |= {str(value): record for _, record in batch.records if (value := first(record, key)) is not None}
+            for _, record in batch.records:
+                if (value := first(record, key)) is not None:
+                    known = by_key.setdefault(str(value), record)
+                    by_key[str(value)] = record if known == record else None
     return by_key
-
-
-def _content(row: Mapping[str, Any]) -> bytes:
-    return msgspec.json.encode(row, order="deterministic")
 
 
 def _text(value: Any) -> str | None:

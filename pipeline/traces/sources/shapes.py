@@ -70,21 +70,18 @@ def decoded(value: Any) -> Any:
 def plain(value: Any) -> Any:
     """A database's value, and what is inside it, in JSON's types, or a time. Raises UnicodeDecodeError for bytes that
     are no text."""
-    match value:
-        case dict():
-            return {plain(key): plain(each) for key, each in cast(dict[Any, Any], value).items()}
-        case list() | tuple():
-            return [plain(each) for each in cast(list[Any], value)]
-        case bytes() | bytearray() | memoryview():
-            return bytes(cast(bytes, value)).decode()
-        case Decimal():
-            return int(value) if (number := float(value)).is_integer() else number
-        case timedelta():
-            return value.total_seconds()
-        case str() | int() | float() | datetime() | None:
-            return value
-        case _:  # a date, a UUID, an address
-            return str(value)
+    if isinstance(value, dict):
+        return {plain(key): plain(each) for key, each in cast(dict[Any, Any], value).items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in cast(list[Any], value)]
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(cast(bytes, value)).decode()
+    if isinstance(value, Decimal):
+        return int(value) if (number := float(value)).is_integer() else number
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    is_plain = value is None or isinstance(value, str | int | float | datetime)
+    return value if is_plain else str(value)  # a date, a UUID, an address
 
 
 def object_of(value: Any) -> Json:

@@ -28,9 +28,12 @@ from pipeline.traces.sources.shapes import plain
 
 DRIVERS = {"postgres": "postgresql+psycopg", "postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql"}
 """Of an address that names none."""
-SETTINGS = {"mysql": ("SET time_zone = '+00:00'", "SET SESSION TRANSACTION READ ONLY")}
-"""Of a connection, where the driver has no option for them."""
-TIMEOUT_S, PROBE_TIMEOUT_S = 10, 3
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "sqlite": {"timeout": 5},
+    "postgresql": {"connect_timeout": 5},
+    "mysql": {"connect_timeout": 5, "init_command": "SET time_zone = '+00:00', SESSION transaction_read_only = 1"},
+}
+OPTIONS = {"postgresql": {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}}
 MOST = 1_000
 """Rows that are fetched at once, unless they are long."""
 UNDATED = "rows/undated"
@@ -45,7 +48,7 @@ class QueryRows:
         # A colon is no parameter, and a comment at the end does not go on.
         query = (section.query or "").strip().rstrip(";").replace(":", "\\:") + "\n"
         self._rows = select(literal_column("*")).select_from(text(query).columns().subquery("r"))
-        (self._time,) = self._mapping.fields["time"]
+        (self._time,) = self._mapping.mapping["time"]
         url = self._url
         self.label = f"a query to {URL.create(url.get_backend_name(), None, None, url.host, url.port, url.database)}"
 
@@ -54,8 +57,8 @@ class QueryRows:
         return [*days, days[-1]._replace(name=UNDATED)] if days else days
 
     def probe(self) -> None:
-        with self._connected(PROBE_TIMEOUT_S) as connection:
-            if self._sample(connection) is None:
+        with self._connected() as connection:
+            if not self._sample(connection):
                 raise ValueError(f"{self.label} gives no row with a time. Mend traces.source.query.")
 
     def remains(self) -> str:
@@ -70,8 +73,7 @@ class QueryRows:
                 if row is None:
                     block.rejected.append(Rejection(line, Reason.MALFORMED, detail="bytes that are no text"))
                 elif len(content) > MAX_LINE:
-                    detail = f"a row of over {MAX_LINE} bytes"
-                    block.rejected.append(Rejection(line, Reason.TOO_LONG, detail=detail))
+                    block.rejected.append(Rejection(line, Reason.TOO_LONG, detail=f"over {MAX_LINE} bytes"))
                 else:
                     self._mapping.put(block, row, line)
                 if held >= BLOCK:
@@ -88,50 +90,42 @@ class QueryRows:
     def _read(self, part: SourcePart) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
         """The content of each row, and its values unless they are no text. Raises ServerAway."""
         time = _column(self._time)
-        with self._connected(TIMEOUT_S) as connection:
+        with self._connected() as connection:
             sample = self._sample(connection)
-            if part.name == UNDATED:
-                rows = self._rows.where(time.is_(None))
-            elif sample is None:
-                return
-            else:
+            ids = [_column(name) for name in self._mapping.mapping.get("id", ()) if name in sample]
+            rows = self._rows.where(time.is_(None)).order_by(*ids)
+            if part.name != UNDATED and sample:
                 first, end = _bounds(sample[self._time], part)
-                ids = [_column(name) for name in self._mapping.fields.get("id", ()) if name in sample]
                 rows = self._rows.where(time >= first, time < end).order_by(time, *ids)
+            elif part.name != UNDATED:
+                return
             result, size = connection.execution_options(stream_results=True).execute(rows).mappings(), 1
             while batch := [_content(dict(row)) for row in result.fetchmany(size)]:
                 yield from batch
                 size = max(1, min(MOST, BLOCK // max(len(content) for content, _ in batch), 2 * size))
 
-    def _sample(self, connection: Connection) -> dict[str, Any] | None:
-        """A row with a time. Raises ValueError for columns that the query does not have."""
+    def _sample(self, connection: Connection) -> dict[str, Any]:
+        """A row with a time, if there is one. Raises ValueError for columns that the query does not have."""
         names = [*connection.execute(self._rows.limit(0)).keys()]
         for field in ("time", "prompt", "completion"):
-            paths = self._mapping.fields[field]
+            paths = self._mapping.mapping[field]
             if not any(path in names or steps(path)[0] in names for path in paths):
                 raise ValueError(
                     f"{self.label} has no column {' or '.join(paths)} (fields.{field}), but {', '.join(names)}. Mend "
                     "traces.source.fields or traces.source.query."
                 )
         row = connection.execute(self._rows.where(_column(self._time).is_not(None)).limit(1)).mappings().first()
-        return None if row is None else dict(row)
+        return {} if row is None else dict(row)
 
     @contextmanager
-    def _connected(self, timeout_s: int) -> Generator[Connection]:
+    def _connected(self) -> Generator[Connection]:
         """Raises ServerAway with the database's first line."""
         kind = self._url.get_backend_name()
-        timeout = {"timeout" if kind == "sqlite" else "connect_timeout": timeout_s}
-        options = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True} if kind == "postgresql" else {}
         try:
-            engine = create_engine(self._url, poolclass=NullPool, connect_args=timeout)
+            with create_engine(self._url, poolclass=NullPool, connect_args=ARGUMENTS.get(kind, {})).connect() as opened:
+                yield opened.execution_options(**OPTIONS.get(kind, {}))
         except ModuleNotFoundError as error:
             raise ValueError(f"{self.label} needs a driver: pip install {error.name}.") from None
-        try:
-            with engine.connect() as connection:
-                for setting in SETTINGS.get(kind, ()):
-                    connection.exec_driver_sql(setting)
-                    connection.commit()
-                yield connection.execution_options(**options)
         except SQLAlchemyError as error:
             cause = getattr(error, "orig", None) or error
             message = redacted(str(cause).strip().partition("\n")[0])

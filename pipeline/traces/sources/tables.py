@@ -14,12 +14,12 @@ from pipeline.traces.sources.files import CHUNK, LINES, Files
 from pipeline.traces.sources.lines import LineBatch, blocks, elements, refusal
 from pipeline.traces.sources.parquet import RecordBatch
 from pipeline.traces.sources.paths import steps
-from pipeline.traces.sources.protocol import MAX_LINE, Digest, SourcePart
+from pipeline.traces.sources.protocol import BLOCK, MAX_LINE, Digest, SourcePart
 
 JSON, CSV, PARQUET = ".json", ".csv", ".parquet"
 FORMATS = (*LINES, JSON, CSV, PARQUET)
-CELLS = 4_096
-"""Rows of CSV that are read at once."""
+CELL = 64
+"""Bytes of a cell besides its text."""
 
 _object = msgspec.json.Decoder(dict[str, Any]).decode
 
@@ -59,27 +59,30 @@ def _json(block: LineBatch) -> RecordBatch:
 
 
 def _csv(chunks: Iterator[bytes]) -> Iterator[RecordBatch]:
-    """The first line names the columns; an empty cell is none."""
-    broken: list[Rejection] = []
+    """The first line names the columns; an empty cell is none. Where a line cannot be read, cells lose their ends: the
+    rest of the file is given up."""
 
     def texts() -> Iterator[str]:
         for block in blocks(chunks):
-            broken.extend(block.rejected)
             yield from (f"{text.decode()}\n" for text in block.texts)
+            if block.rejected:
+                raise csv.Error(block.rejected[0].detail)
 
     csv.field_size_limit(MAX_LINE)
-    rows = csv.DictReader(texts())
-    read = RecordBatch([], [])
+    rows = csv.DictReader(texts(), strict=True)
+    read, held = RecordBatch([], []), 0
     try:
         for row in rows:
-            if None in row:
-                read.rejected.append(Rejection(rows.line_num, Reason.MALFORMED, detail="more cells than columns"))
+            if None in row or None in row.values():
+                detail = "more or fewer cells than columns"
+                read.rejected.append(Rejection(rows.line_num, Reason.MALFORMED, detail=detail))
             else:
                 read.records.append((rows.line_num, {key: cell for key, cell in row.items() if cell}))
-            if len(read.records) >= CELLS:
+                held += CELL * len(row) + sum(map(len, row.values()))
+            if held >= BLOCK:
                 yield read
-                read = RecordBatch([], [])
+                read, held = RecordBatch([], []), 0
     except (csv.Error, UnicodeDecodeError) as error:
-        broken.append(Rejection(rows.line_num + 1, Reason.MALFORMED, detail=f"the rest is no CSV: {error}"))
-    read.rejected.extend(broken)
+        detail = f"the rest is not read: {error}"
+        read.rejected.append(Rejection(rows.line_num + 1, Reason.TRUNCATED_FILE, detail=detail))
     yield read

@@ -90,7 +90,7 @@ PRINTED = "\n".join(json.dumps(observation(n), indent=4) for n in (1, 2))
         (PRINTED, [1, 2], []),
         (f"{json.dumps(observation(1))}\n{{torn\n{json.dumps(observation(3))}", [1, 3], ["malformed:2:None"]),
         (f"{{torn\n{json.dumps(observation(2))}", [2], ["malformed:1:None"]),
-        (GOOD[:-99], [], ["truncated_file:1:None"]),
+        (GOOD[:-99], [1, 2], ["truncated_file:3:None"]),
         (json.dumps(["x" * 100]), [], ["too_long:1:None"]),
     ],
     ids=[

@@ -4,6 +4,8 @@ import csv
 import gzip
 import io
 import json
+import re
+import secrets
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -174,7 +176,7 @@ def test_metadata_is_merged_and_the_licence_joins_it(tmp_path: Path) -> None:
 
 def test_answers_are_joined_with_their_requests(tmp_path: Path) -> None:
     answers = lines(tmp_path / "out.jsonl", *({"a": f"A{n}", "q": None, "k": n} for n in (1, 2, None)))
-    asked = [{"k": 1, "body": {"messages": [{"role": "user", "content": "Q1"}]}}, {"k": None, "body": "nobody's"}]
+    asked = [{"k": 1, "body": {"messages": [{"role": "user", "content": "Q1"}]}}, {"k": None, "body": "Q0"}]
     (tmp_path / "in.jsonl").write_bytes(of_lines(asked))
     source = section(answers, {"prompt": "body", "key": "k"}, requests=str(tmp_path / "in.jsonl"))
     files = RowFiles(source.uri, source)
@@ -186,6 +188,9 @@ def test_answers_are_joined_with_their_requests(tmp_path: Path) -> None:
     (later,) = files.parts()
     assert later.version != part.version
     assert len(read(files, later).traces) == 2
+    (tmp_path / "in.jsonl").write_bytes(of_lines([*asked, *asked, {"k": 1, "body": "another batch's"}]))
+    details = [rejection.detail for rejection in read(files, files.parts()[0]).rejected]
+    assert details == ["several requests have its key", *["no request has its key"] * 2]
 
 
 def test_types_of_parquet_become_plain(tmp_path: Path) -> None:
@@ -235,3 +240,49 @@ def test_bytes_that_are_no_text_reject_their_row(tmp_path: Path, kind: str) -> N
 def test_a_section_that_does_not_say_what_a_row_has(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         RowsSource.model_validate(changes)
+
+
+CELLS = 'q,a,at\nHi,Yes,2026-01-05\n"Ho\nho",No,2026-01-05\n'
+LINE = '{"q": "Hi", "a": "Yes", "at": "2026-01-05"}'
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "traces", "rejections"),
+    [
+        ("empty.jsonl", "", 0, ["truncated_file:1: the file is empty: an upload that never began"]),
+        ("empty.csv", "", 0, ["truncated_file:1: the rest is not read: the file is empty: .*"]),
+        ("empty.json", "", 0, ["truncated_file:1: the JSON breaks off or is damaged: the file is empty.*"]),
+        ("empty.parquet", "", 0, ["truncated_file:1: the Parquet file is damaged"]),
+        ("header.csv", "q,a,at\n", 0, []),
+        ("torn.json", f"[{LINE},\n {LINE}, {LINE[:-5]}", 2, ["truncated_file:3: the JSON breaks off .*"]),
+        ("torn.jsonl", f"{LINE}\n{LINE[:-5]}", 1, ["malformed:2: .*"]),
+        ("torn.csv", f'{CELLS}"Hey', 2, ["truncated_file:5: the rest is not read: unexpected end of data"]),
+        ("short.csv", f"{CELLS}Hey,Yes\nHu,No,2026-01-05,more\nOh,Ah,2026-01-05\n", 3, ["malformed.*"] * 2),
+        ("latin.csv", CELLS.replace("No", "N\xf6"), 1, ["truncated_file:3: the rest is not read: 'utf-8' .*"]),
+        ("number.json", "7", 0, ["truncated_file:1: .*"]),
+    ],
+)
+def test_a_file_that_breaks_off_says_what_was_lost(
+    tmp_path: Path, name: str, content: str, traces: int, rejections: list[str]
+) -> None:
+    (tmp_path / name).write_text(content, encoding="latin-1")
+    result = rows_of(tmp_path)
+    shown = [f"{each.reason}:{each.line}: {each.detail}" for each in result.rejected]
+    assert len(result.traces) == traces
+    assert len(shown) == len(rejections) and all(map(re.fullmatch, rejections, shown)), shown
+
+
+def test_an_array_in_a_cut_gzip_gives_what_came_before(tmp_path: Path) -> None:
+    rows = [{"q": f"Q{n} {secrets.token_hex(500)}", "a": "Yes", "at": AT} for n in range(300)]
+    whole = gzip.compress(json.dumps(rows).encode())
+    (tmp_path / "a.json.gz").write_bytes(whole[: len(whole) // 2])
+    result = rows_of(tmp_path)
+    assert 0 < len(result.traces) < 300
+    assert reasons(result) == [f"truncated_file:{len(result.traces) + 1}:None"]
+
+
+def test_other_rows_are_no_calls(tmp_path: Path) -> None:
+    rows = [{"type": "llm"}, {"type": "tool"}, {}, {"type": "llm", "meta": '{"kind": 7}'}]
+    result = rows_of(lines(tmp_path / "a.jsonl", *rows), only={"type": "^LLM$", "meta.kind": "7|^$"})
+    assert [trace.line for trace in result.traces] == [1, 4]
+    assert reasons(result) == ["not_generation:2:None", "not_generation:3:None"]

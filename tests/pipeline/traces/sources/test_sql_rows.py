@@ -101,10 +101,11 @@ def test_a_table_of_postgresql_is_read_day_by_day(database: Any, postgres_url: s
 )
 def test_a_day_is_cut_by_the_type_of_the_time(database: Any, postgres_url: str, column: str, times: Any) -> None:
     database.execute(f'DROP TABLE IF EXISTS timed; CREATE TABLE timed ("At" {column}, q text, a json, id uuid)')
+    source = source_of(postgres_url, 'SELECT "At", q, a, id FROM timed', prompt="q", completion="a", time="At")
+    assert read(source) == Rows()
     for n, time in enumerate(times):
         values = (time, f"Q{n}", '{"role": "assistant", "content": "A"}', f"{n:032x}")
         database.execute("INSERT INTO timed VALUES (%s, %s, %s, %s)", values)
-    source = source_of(postgres_url, 'SELECT "At", q, a, id FROM timed', prompt="q", completion="a", time="At")
     found = [[trace.messages[0]["content"] for trace in rows.traces] for rows in by_part(source).values()]
     assert found == [["Q0"], ["Q1"], [], []]
 
@@ -230,6 +231,7 @@ def test_a_source_is_looked_at_before_it_is_read(file: tuple[sqlite3.Connection,
     source = source_of(file[1])
     with pytest.raises(ValueError, match=r"gives no row with a time\. Mend traces\.source\.query\.$"):
         source.probe()
+    assert read(source) == Rows()
     insert(file[0], 1, mark="?", timestamp="2026-01-05")
     source.probe()
     assert "user's id" in source.remains()
