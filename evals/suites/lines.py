@@ -19,6 +19,7 @@ from pipeline.recipe.suites import Columns, ItemsSuite
 from pipeline.rewards.verifiers import readable, reference_answer
 from pipeline.rewards.verifiers.structured import wanted_calls
 from pipeline.serving.inference import Messages
+from pipeline.traces.sources.paths import at, steps
 
 ROLES: Mapping[str, frozenset[str]] = {
     "system": frozenset(),
@@ -181,7 +182,8 @@ def parse(content: bytes, section: ItemsSuite) -> tuple[Item, ...]:
 
 def _item(row: Mapping[str, Any], section: ItemsSuite) -> Item:
     where = section.columns()
-    if not section.preset and (unknown := sorted(row.keys() - set(where) - set(section.ignore))):
+    fields = {*where, *map(str, steps(where.reference)[:1])}
+    if not section.preset and (unknown := sorted(row.keys() - fields - set(section.ignore))):
         raise ValueError(
             f"nothing reads its field {unknown[0]!r}. Name it in ignore, or say in fields what it is "
             f"(one of {', '.join(Columns._fields)})."
@@ -191,7 +193,7 @@ def _item(row: Mapping[str, Any], section: ItemsSuite) -> Item:
     check = section.check if section.check == "none" else row.get(where.check, section.check)
     if check not in (*get_args(VerifierKind), section.check):
         raise ValueError(f"its {where.check!r} is {check!r}, which is none of {', '.join(get_args(VerifierKind))}.")
-    text = "" if check == "none" else _reference(row.get(where.reference), where.reference, check)
+    text = "" if check == "none" else _reference(at(row, where.reference), where.reference, check)
     text = reference_answer(text) if section.preset == "gsm8k" else text
     identity = digest_json(messages)[:16]
     id, cluster = (_text(row, name) or identity for name in (where.id, where.cluster))
@@ -233,7 +235,7 @@ def _reference(value: Any, name: str, check: str) -> str:
     ):
         raise ValueError(
             f"its {name!r} is {value!r}, and a reference answer is a text or a number, or a list of texts of which any "
-            "is right."
+            f"is right. Of an object name what is right by its path, such as fields: {{reference: {name}.value}}."
         )
     if unread := next((v for v in listed if not readable(str(v), check)), None):
         raise ValueError(

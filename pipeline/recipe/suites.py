@@ -137,7 +137,8 @@ class ItemsSuite(PresetSuite):
     fields: dict[Literal["messages", "tools", "prompt", "reference", "cluster", "slice", "id", "check"], str] = Field(
         default={}
     )
-    """Names of these fields in the file, where they are others: `{prompt: question, reference: answer}`."""
+    """Names of these fields in the file, where they are others: `{prompt: question, reference: answer}`. Of the
+    reference also a path: `answer.aliases`."""
     ignore: tuple[str, ...] = ()
     """Fields of the file that are not read. Any other unknown field is an error: it may be a cluster, misspelt."""
 

@@ -49,6 +49,12 @@ def test_any_of_a_list_of_references_is_right(tmp_path: Path) -> None:
     own = read(tmp_path, lines(rows), fields={"prompt": "input", "reference": "ideal"}, check="normalised")
     outcomes = grade([VerifierTask(text, own.items[0].reference, "normalised") for text in ("descovy", "Oslo")])
     assert [each.outcome for each in outcomes] == ["correct", "wrong"]
+    rows = [
+        {"prompt": "Who?", "answer": {"text": ["Ada", "A. Berg"]}},
+        {"prompt": "Where?", "answer": {"text": ["Oslo"]}},
+    ]
+    own = read(tmp_path, lines(rows), fields={"reference": "answer.text"}, check="normalised")
+    assert [item.reference for item in own.items] == ['["Ada", "A. Berg"]', '["Oslo"]']
 
 
 def test_conversations_get_system_prompt_and_instruction(tmp_path: Path) -> None:
@@ -124,7 +130,7 @@ def test_a_line_with_tools_that_are_none_is_refused(tmp_path: Path, row: dict[st
         (b'{"prompt": "a", "reference": NaN}\n', "NaN is no JSON number"),
         (lines([{"prompt": "a", "reference": None}]), "its 'reference' is None"),
         (lines([{"prompt": "a", "reference": True}]), "its 'reference' is True"),
-        (lines([{"prompt": "a", "reference": {"value": "b"}}]), "a list of texts of which any is right"),
+        (lines([{"prompt": "a", "reference": {"value": "b"}}]), "name what is right by its path"),
         (lines([{"prompt": "a", "reference": "!", "check": "normalised"}]), "which check: normalised cannot read"),
         (lines([{"prompt": "a", "reference": '{"type": 1}', "check": "json_schema"}]), "json_schema cannot read"),
         (lines([{"prompt": " ", "reference": "1"}]), "a prompt is a text"),
