@@ -1,6 +1,8 @@
 """OTLP after the published protocol: an export request's spans and log records, their attributes as plain values; and
 results of evaluations (`gen_ai.evaluation.result`), records or events of a span, as scores of a trace."""
 
+from __future__ import annotations
+
 import hashlib
 import math
 from collections.abc import Iterator
@@ -42,7 +44,8 @@ class ExportRequest(msgspec.Struct, rename="camel"):
     resource_spans: list[ResourceGroup] | None = None
     resource_logs: list[ResourceGroup] | None = None
     batches: list[ResourceGroup] | None = None
-    """The spans of a trace by Grafana Tempo's API."""
+    """The spans of a trace by Grafana Tempo's API; its version 2 has a request under `trace`."""
+    trace: ExportRequest | None = None
 
 
 class SpanStatus(msgspec.Struct):
@@ -110,8 +113,8 @@ def decode(text: bytes) -> ExportRequest:
     request = _decode(text)
     if request.resource_spans is not None or request.resource_logs is not None:
         return request
-    if request.batches is not None:
-        return ExportRequest(resource_spans=request.batches)
+    if request.batches is not None or request.trace is not None:
+        return request.trace or ExportRequest(resource_spans=request.batches)
     group = _decode_group(text)
     if not group.scope_spans and not group.scope_logs:
         raise msgspec.ValidationError("Object missing required field `resourceSpans` or `resourceLogs`")

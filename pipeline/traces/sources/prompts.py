@@ -13,6 +13,7 @@ import pyarrow as pa
 from pipeline.core.storage import digest_json
 from pipeline.recipe.sources import PromptsSource
 from pipeline.traces.batch import REFERENCE_KEY
+from pipeline.traces.detect import wrong_kind
 from pipeline.traces.prompt_sets import UNANSWERED, PromptRow, read_prompts, set_files
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows, Trace
@@ -69,6 +70,8 @@ class Prompts:
         except Broken as error:
             why = f"the set breaks off ({type(error).__name__})"
             block.rejected.append(Rejection(line + 1, Reason.TRUNCATED_FILE, None, day, why))
+        except ValueError as error:
+            raise ValueError(f"{error} {wrong_kind(self._section)}".strip()) from error
         yield block
 
     def _trace(self, row: PromptRow, line: int) -> Trace:
