@@ -130,9 +130,9 @@ def test_parquet_is_read_by_its_columns(tmp_path: Path) -> None:
 
 
 def test_rows_that_cannot_be_read_as_they_lie_are_named(tmp_path: Path) -> None:
-    (tmp_path / "pretty.json").write_text(f"{json.dumps(CALL, indent=1)}\n{json.dumps(CALL, indent=1)}")
+    (tmp_path / "pretty.jsonl").write_text(f"{json.dumps(CALL, indent=1)}\n{json.dumps(CALL, indent=1)}")
     assert look(str(tmp_path)).fault == "its objects go over several lines: `jq -c .` makes a line of each"
-    (tmp_path / "pretty.json").rename(tmp_path / "calls.txt")
+    (tmp_path / "pretty.jsonl").rename(tmp_path / "calls.txt")
     (tmp_path / "calls.txt").write_bytes(lines(CALL))
     assert "a name that ends in .jsonl" in look(str(tmp_path)).fault
 
