@@ -164,6 +164,11 @@ class RowsSource(Section):
             raise ValueError(
                 "a query is read by days: give since, the first day, and fields.time, one column, no path."
             )
+        for path, expression in self.only.items():
+            try:
+                re.compile(expression)
+            except re.error as error:
+                raise ValueError(f"only.{path} is no regular expression: {error}.") from None
         if missing := [name for name in ("prompt", "completion") if not self.mapping.get(name)]:
             raise ValueError(
                 f"nothing says where a row has its {' and its '.join(missing)}. `pt import` looks at the files and "

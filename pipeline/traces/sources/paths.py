@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, cast
 
-from pipeline.traces.sources.shapes import decoded
+from pipeline.traces.sources.shapes import decoded, object_of
 
 _STEP = re.compile(r"([^.\[\]]+)|\[(-?\d+)\]")
 _NOTHING = (None, "", {}, [], "{}", "[]")
@@ -25,8 +25,10 @@ def at(row: Mapping[str, Any], path: str) -> Any:
     value: Any = row
     for step in steps(path):
         value = decoded(value)
+        if value is None:
+            return None
         if isinstance(step, str):
-            value = cast(Mapping[str, Any], value).get(step) if isinstance(value, Mapping) else None
+            value = object_of(value).get(step)
         else:
             items = cast(list[Any], value) if isinstance(value, list) else []
             value = items[step] if -len(items) <= step < len(items) else None

@@ -60,8 +60,7 @@ class RowMapping:
             if not pattern.search(str(first(row, (path,)) or "")):
                 return Rejection(line, Reason.NOT_GENERATION, detail=f"{path} is not {pattern.pattern}")
         # An answer's id is not the row's: servers count theirs anew, and caches repeat them.
-        content = hashlib.sha256(msgspec.json.encode(row, order="deterministic")).hexdigest()
-        id = _text(self.value(row, "id")) or f"row-{content[:32]}"
+        id = _text(self.value(row, "id")) or f"row-{_digest(row)}"
         dated, milliseconds = self.value(row, "time"), fields.seconds(self.value(row, "latency_ms"))
         stated = self.value(row, "latency_s") if milliseconds is None else milliseconds / 1000
         trace = Trace(
@@ -174,6 +173,10 @@ def _requests(uri: str, parts: tuple[SourcePart, ...], paths: tuple[str, ...], k
                     known = by_key.setdefault(str(value), record)
                     by_key[str(value)] = record if known == record else None
     return by_key
+
+
+def _digest(row: Mapping[str, Any]) -> str:
+    return hashlib.sha256(msgspec.json.encode(row, order="deterministic")).hexdigest()[:32]
 
 
 def _text(value: Any) -> str | None:

@@ -232,6 +232,7 @@ def test_bytes_that_are_no_text_reject_their_row(tmp_path: Path, kind: str) -> N
         ({"uri": "x"}, "nothing says where a row has its prompt and its completion. `pt import`"),
         ({"uri": "x", "fields": {"prompt": "q"}}, "where a row has its completion"),
         ({"query": "SELECT 1", "fields": FIELDS}, "give since, the first day"),
+        ({"uri": "x", "only": {"type": "("}}, "only.type is no regular expression"),
         ({"uri": "x", "preset": "nothing"}, "there is no preset nothing of kind rows. Known: .*litellm"),
         ({"uri": "x", "fields": {**FIELDS, "prompt": ""}}, "fields.prompt"),
         ({"uri": "x", "fields": {**FIELDS, "promt": "q"}}, "fields.promt"),
