@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable
 
+from pipeline.recipe.formats import formats
 from pipeline.recipe.traces import Traces
 from pipeline.traces.detect import wrong_kind
 from pipeline.traces.records import DayReport, Reason, total
@@ -22,10 +23,9 @@ def refuse_below_floor(label: str, reports: Iterable[DayReport], calls: Collecti
     if not floor or seen == rejected.get(Reason.ERASED, 0) or (admitted and admitted >= floor * eligible):
         return
     most = sorted(rejected.items(), key=lambda item: -item[1])[:4]
-    wrong = (
-        wrong_kind(settings.source)
-        or f"Mend traces.source (its kind is {settings.reader}), the keys and regions of traces."
-    )
+    preset = formats().get(getattr(settings.source, "preset", None) or "")
+    mend = f"Mend traces.source (its kind is {settings.reader}), the keys and regions of traces."
+    wrong = wrong_kind(settings.source) or f"{mend} {preset.note if preset else ''}".strip()
     raise ValueError(
         f"{label}: {admitted:,} of {eligible or seen:,} rows admitted, under the floor of {100 * floor:g}%. Rejected: "
         f"{', '.join(f'{reason} {count:,}' for reason, count in most)}. Nothing was published. {wrong} "

@@ -12,6 +12,7 @@ from pipeline.core.iteration import identify
 from pipeline.core.storage import DatasetRef, Store, digest_json
 from pipeline.traces.context import StageContext
 from pipeline.traces.days import kept_from, make_days, rules_digest
+from pipeline.traces.detect import wrong_kind
 from pipeline.traces.engine import open_engine
 from pipeline.traces.erased import shared_lock
 from pipeline.traces.floor import refuse_below_floor
@@ -39,7 +40,10 @@ def materialize(
     if settings.pii.recogniser is not None:
         recogniser(settings.pii.recogniser)
     source = open_source(address)
-    parts = source.parts()
+    try:
+        parts = source.parts()
+    except ValueError as error:
+        raise ValueError(f"{error} {wrong_kind(address.section)}".strip()) from error
     watermark = (store.read(layout.WATERMARK, Watermark) or Watermark()).read_by(settings.reader)
     changes = compare(watermark, parts)
     rules = rules_digest(settings)

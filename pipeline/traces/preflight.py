@@ -12,6 +12,7 @@ from pipeline.core.model_files import faults, weight_files
 from pipeline.core.storage import shown_path
 from pipeline.models.rendering import folder_template
 from pipeline.recipe import Recipe
+from pipeline.traces.detect import wrong_kind
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address, Probed
 
@@ -101,7 +102,7 @@ def source_faults(address: Address) -> list[str]:
         elif fault := bucket_fault(address.uri):
             return [f"traces.source.uri: {fault}"]
     except ValueError as error:
-        return [f"traces.source: {error}"]
+        return [f"traces.source: {error} {wrong_kind(address.section)}".strip()]
     return []
 
 

@@ -2,6 +2,8 @@
 
 import gzip
 import json
+from datetime import date
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.recipe.formats import Format, formats
-from pipeline.recipe.sources import ExportSource, RowsSource
+from pipeline.recipe.sources import ExportSource, PromptsSource, RowsSource
+from pipeline.recipe.traces import Traces
 from pipeline.traces.detect import ROWS, UNKNOWN, FileLook, format_of, look, wrong_kind
+from pipeline.traces.floor import refuse_below_floor
+from pipeline.traces.preflight import source_faults
+from pipeline.traces.records import DayReport, FileReport, Reason
 from pipeline.traces.sources.paths import steps
+from pipeline.traces.sources.prompts import Prompts
+from pipeline.traces.sources.protocol import Address
 
 SPAN = {"resource": {}, "scopeSpans": [{"spans": [{"traceId": "01", "spanId": "02", "name": "chat"}]}]}
 CALL = {"call_type": "completion", "messages": [], "response": {}, "startTime": 1.0, "model_group": "shop"}
@@ -166,3 +174,21 @@ def test_a_source_of_another_kind_is_told(tmp_path: Path) -> None:
     assert wrong_kind(ExportSource(kind="otel", uri="/nowhere")) == ""
     (tmp_path / "a.jsonl").write_text(LOG)
     assert "vLLM's server log" in wrong_kind(spans) and "they hold no answers" in wrong_kind(spans)
+
+
+def test_a_refusal_says_what_the_files_look_like(tmp_path: Path) -> None:
+    (tmp_path / "server.log").write_text(LOG)
+    spans = ExportSource(kind="otel", uri=str(tmp_path))
+    (fault,) = source_faults(Address(spans, spans.uri))
+    assert "Move the file away." in fault and "looks like vllm_log" in fault
+    (tmp_path / "server.log").unlink()
+    asked = tmp_path / "asked.jsonl"
+    asked.write_bytes(lines(ROWS_OF["openai_batch_input"]))
+    problems = Prompts(str(asked), PromptsSource(uri=str(asked), licence="MIT", consent=True, day=date(2026, 1, 5)))
+    with pytest.raises(ValueError, match=r"Name the fields of problem and answer.* looks like openai_batch_input"):
+        list(problems.rows(problems.parts()[0], sha256()))
+    file = FileReport(name="f", sha256="", bytes=1, seen=2, admitted=0, rejected={Reason.SCHEMA: 2})
+    report = DayReport(day="2026-01-05", rules="", digest="", files=(file,))
+    answered = Traces(source=RowsSource(uri="/nowhere", preset="openai_batch"))
+    with pytest.raises(ValueError, match="Set `requests` to the batches' input files"):
+        refuse_below_floor("here", [report], {"f"}, answered)
