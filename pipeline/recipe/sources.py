@@ -86,8 +86,8 @@ class MlflowSource(Section):
 
 
 class PromptFields(Section):
-    """Which fields of a prompt set hold what: names, or paths such as `reward_model.ground_truth`. Without, the first
-    known layout that the set has."""
+    """Which fields of a prompt set hold what: names, or paths such as `reward_model.ground_truth`. Without, those
+    of the known format that the set has (docs/formats.md)."""
 
     prompt: str | None = None
     """Field of the problem: a text, or messages that end in a user's."""
@@ -105,13 +105,13 @@ class PromptFields(Section):
 
 
 class PromptsSource(Section):
-    """A set of problems with their answers, such as GSM8K, OpenMathInstruct-2, DeepScaleR or MATH as published: JSON
-    lines (gzipped or not), one JSON array, Parquet, or a folder of lines and Parquet. The recipe's `samples` answers
-    them."""
+    """A set of problems with their answers, such as GSM8K, OpenMathInstruct-2, DeepScaleR or MATH as published. The
+    recipe's `samples` answers them."""
 
     kind: Literal["prompts"] = "prompts"
     uri: str
-    """Path of the file or folder, on a disk of this machine."""
+    """A file, or a folder or bucket prefix above files: JSON lines, a JSON array, CSV or Parquet, gzipped or not; a
+    local path, `s3://bucket/prefix` or `gs://bucket/prefix`."""
     licence: Annotated[str, Field(min_length=1)]
     """Licence under which the set may be trained on, such as MIT: it stands in the metadata of every row."""
     consent: Literal[True]

@@ -20,7 +20,7 @@ from pipeline.rewards.findings import FindingLine, Source
 from pipeline.rewards.records import DOES_NOT_APPLY, Finding
 from pipeline.rewards.verifiers import VerifierTask
 from pipeline.traces.arrow import pc
-from pipeline.traces.prompt_sets import UNANSWERED
+from pipeline.traces.rows import UNANSWERED
 
 COLUMNS = (
     *("trace_id", "observation_id", "day", "timestamp", "user_id", "session_id", "consent"),

@@ -30,7 +30,7 @@ from pipeline.rewards.records import (
 from pipeline.rewards.reviews import ReviewedLabel
 from pipeline.traces.arrow import pc
 from pipeline.traces.context import IterationContext
-from pipeline.traces.prompt_sets import UNANSWERED
+from pipeline.traces.rows import UNANSWERED
 
 TEXTS = ("prompt", "completion", "reference", "answer")
 FLOOR = 0.5

@@ -16,7 +16,7 @@ from pipeline.recipe import Selection
 from pipeline.rewards.records import LABELS
 from pipeline.traces.arrow import pc
 from pipeline.traces.pii import is_masked
-from pipeline.traces.prompt_sets import UNANSWERED
+from pipeline.traces.rows import UNANSWERED
 
 
 class LabelledRow(NamedTuple):

@@ -16,6 +16,10 @@ itself executed (a web search) has its kind as `type`, where all others have "fu
 """
 
 
+UNANSWERED = "unanswered"
+"""Model of a row that is a prompt alone, and why it has no label."""
+
+
 class Score(msgspec.Struct):
     """One score of a trace, as its source has it; `scores` says what it means."""
 

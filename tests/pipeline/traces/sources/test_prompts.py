@@ -62,7 +62,7 @@ def test_every_problem_left_out_is_counted(store: Store, tmp_path: Path) -> None
     assert not any("ann@example.org" in text for text in texts) and any("what 5 + 5 is" in text for text in texts)
     ledger = [json.loads(line) for line in store.path("traces/rejected/2026-01-05.jsonl").read_text().splitlines()]
     assert sorted((row["line"], row["detail"]) for row in ledger) == [
-        (2, "a line that is no JSON object"),
+        (2, "JSON is malformed: object keys must be strings (byte 1)"),
         (3, "the problem came before"),
         (4, "the problem came before, with another answer"),
         (5, "without an answer"),
@@ -109,7 +109,7 @@ def test_broken_gzip_leaves_what_came_before(store: Store, tmp_path: Path) -> No
 
 
 def test_set_that_is_not_there_has_no_parts(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="There is no prompt set at"):
+    with pytest.raises(ValueError, match="is not there"):
         Prompts(str(tmp_path / "none"), section(tmp_path / "none")).parts()
-    with pytest.raises(ValueError, match="holds no JSONL and no Parquet file"):
+    with pytest.raises(ValueError, match=r"holds no \.jsonl, .*Give the file or folder of a prompt set"):
         Prompts(str(tmp_path), section(tmp_path)).parts()

@@ -1,19 +1,24 @@
 """Prompt sets in the fields that they are published with, and what is left out of them."""
 
 import gzip
+import hashlib
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.recipe.sources import PromptFields
-from pipeline.traces.prompt_sets import PromptRow, read_prompts
+from pipeline.recipe.sources import PromptsSource
+from pipeline.traces.rows import Trace
+from pipeline.traces.sources.prompts import Prompts
 from tests.grading import grade
 
+ODD_ANSWER = "the answer is no text, number, list of texts or option"
+ODD_PROBLEM = "the problem is neither a text nor messages of text that end in a user's"
+CAME_BEFORE = "the problem came before"
 SUM = "What is 12 + 30?"
 SETS: dict[str, dict[str, Any]] = {
     "GSM8K": {"question": SUM, "answer": "12 + 30 = <<12+30=42>>42 in all.\n#### 42"},
@@ -28,6 +33,18 @@ SETS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+class Problem(NamedTuple):
+    messages: list[dict[str, str]]
+    reference: str
+    metadata: dict[str, Any]
+
+    @classmethod
+    def of(cls, trace: Trace) -> Self:
+        metadata = json.loads(trace.metadata)
+        assert metadata.pop("licence") == "MIT"
+        return cls(trace.messages, metadata.pop("expected_answer"), metadata)
+
+
 def write(path: Path, rows: list[Any]) -> Path:
     path.write_text(
         "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows), encoding="utf-8"
@@ -35,9 +52,14 @@ def write(path: Path, rows: list[Any]) -> Path:
     return path
 
 
-def read(path: Path, **fields: Any) -> tuple[list[PromptRow], Counter[str]]:
-    rows = list(read_prompts(path, PromptFields(**fields)))
-    return [row for row in rows if isinstance(row, PromptRow)], Counter(row for row in rows if isinstance(row, str))
+def read(path: Path, **fields: Any) -> tuple[list[Problem], Counter[str]]:
+    section = PromptsSource.model_validate(
+        {"uri": str(path), "licence": "MIT", "consent": True, "day": "2026-01-05", "fields": fields}
+    )
+    source = Prompts(str(path), section)
+    blocks = [rows for part in source.parts() for rows in source.rows(part, hashlib.sha256())]
+    rejected = Counter(rejection.detail for rows in blocks for rejection in rows.rejected)
+    return [Problem.of(trace) for rows in blocks for trace in rows.traces], rejected
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -52,10 +74,10 @@ def test_a_file_that_is_one_array_is_read_as_published(tmp_path: Path) -> None:
     path = tmp_path / "deepscaler.json"
     path.write_text(json.dumps([SETS["DeepScaleR"], "no problem", {"problem": "2 + 2?", "answer": "4"}]))
     rows, rejected = read(path)
-    assert [row.reference for row in rows] == ["42", "4"] and rejected == {"unreadable": 1}
+    assert [row.reference for row in rows] == ["42", "4"] and rejected == {"Expected `object`, got `str`": 1}
     path.write_text(path.read_text()[:-1])
-    with pytest.raises(ValueError, match="holds no problem that can be read"):
-        read(path)
+    rows, rejected = read(path)
+    assert len(rows) == 2 and rejected.total() == 2
 
 
 @pytest.mark.parametrize(
@@ -75,7 +97,7 @@ def test_options_stand_below_their_problem(tmp_path: Path, right: Any, wrong: An
     path = write(tmp_path / "set.jsonl", rows)
     ((row,), rejected) = read(path, options="choices")
     assert row.messages == [{"role": "user", "content": f"Which, 0?\n\nA) {options[0]}\nB) {options[1]}"}]
-    assert row.reference == "B" and rejected == {"strange_reference": 1}
+    assert row.reference == "B" and rejected == {ODD_ANSWER: 1}
     assert read(path, metadata=("choices",))[0][0].messages[0]["content"] == "Which, 0?"
 
 
@@ -99,7 +121,7 @@ def test_messages_are_a_problem_as_they_stand(tmp_path: Path) -> None:
         [exact, asked],
         [exact, {**asked, "content": "a [b] {c}"}],
     ]
-    assert rejected == {"strange_prompt": 4}
+    assert rejected == {ODD_PROBLEM: 4}
 
 
 def test_a_list_of_answers_is_a_reference_of_which_any_is_right(tmp_path: Path) -> None:
@@ -111,8 +133,6 @@ def test_fields_can_be_named(tmp_path: Path) -> None:
     path = write(tmp_path / "set.jsonl", [{"ask": SUM, "gold": "42", "tier": 3, "answer": "no"}])
     ((row,), _) = read(path, prompt="ask", reference="gold", metadata=("tier", "other"), system="Be brief.")
     assert row == ([{"role": "system", "content": "Be brief."}, {"role": "user", "content": SUM}], "42", {"tier": 3})
-    ((row,), _) = read(path, prompt="ask")
-    assert row.reference == "no"
 
 
 def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
@@ -123,8 +143,10 @@ def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
     ]  # fmt: skip
     prompts, rejected = read(write(tmp_path / "set.jsonl", rows))
     assert [(row.messages[0]["content"], row.reference) for row in prompts] == [(SUM, "42"), ("e", "0")]
-    assert rejected == {"duplicate": 1, "contradictory": 1, "empty_reference": 3, "empty_prompt": 1} | {
-        "strange_prompt": 1, "unreadable": 2}  # fmt: skip
+    assert rejected == {
+        CAME_BEFORE: 1, f"{CAME_BEFORE}, with another answer": 1, "without an answer": 3, "without a problem": 1,
+        ODD_PROBLEM: 1, "Expected `object`, got `array`": 1,
+        "JSON is malformed: object keys must be strings (byte 1)": 1}  # fmt: skip
 
 
 def test_splits_are_read_apart(tmp_path: Path) -> None:
@@ -149,30 +171,15 @@ def test_splits_are_read_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "fields", "message"),
     [
+        ([{"text": "x"}], {}, r"has the fields text\. Name those of .* looks like corpus"),
+        ([{"question": "x"}], {"reference": "gold"}, r"has the fields question\. Name those of"),
+        ([{"question": "x", "answer": "1"}], {"prompt": "ask"}, r"has the fields question, answer\. Name those of"),
+        ([{"question": "x", "answer": "1", "passage": "y"}], {}, r"field passage beside its problem\. Name"),
         (
-            [{"text": "x"}],
-            {},
-            r"has the fields text, and a prompt set has problem and expected_answer or question and answer or .*Name",
-        ),
-        (
-            [{"question": "x"}],
-            {"reference": "gold"},
-            r"a prompt set has problem and gold or question and gold or .*Name",
-        ),
-        ([{"question": "x", "answer": "1", "choices": ["a"]}], {}, r"field choices beside .* in fields\.options; or"),
-        ([{"question": "x", "answer": "1", "passage": "y"}], {}, r"field passage beside its problem\. Write it into"),
-        (
-            [{"messages": [], "reference_answer": {"n": 1}}],
+            [{"messages": [{"role": "user", "content": "x"}], "reference_answer": {"n": 1}}],
             {},
             r"an object in .* fields\.reference: reference_answer\.n\.",
         ),
-        (
-            [{"question": "x", "answer": "1"}],
-            {"prompt": "ask", "reference": "answer"},
-            r"has the fields question, answer, and a prompt set has ask and answer\. Name",
-        ),
-        ([], {}, r"holds no problem that can be read"),
-        (["torn"], {}, r"holds no problem that can be read"),
     ],
 )
 def test_a_set_without_its_fields_is_refused(tmp_path: Path, rows: list[Any], fields: Any, message: str) -> None:
