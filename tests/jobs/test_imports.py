@@ -173,6 +173,7 @@ def test_problems_want_licence_consent_and_day(capsys: pytest.CaptureFixture[str
     assert yaml.safe_load(section)["traces"]["source"] == {
         "kind": "prompts",
         "uri": str(sums),
+        "fields": {"prompt": "question", "reference": "answer"},
         "licence": None,
         "consent": None,
         "day": None,

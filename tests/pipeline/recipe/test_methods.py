@@ -14,8 +14,8 @@ from pipeline.selection.preferences import PreferenceDataset
 from pipeline.training.schedule import SCHEMAS
 
 ROOT = Path(__file__).parents[3]
-MAY_NAME_THEM = {"pipeline/recipe/method", "pipeline/training/methods", "pipeline/training/nemo"}
-"""The methods themselves, and the engine that has its own rendering of each that it knows."""
+MAY_NAME_THEM = {"pipeline/recipe/method", "pipeline/training/methods", "pipeline/training/nemo", "jobs/openai_export"}
+"""The methods themselves, and what translates them: an engine's rendering, and the reader of OpenAI's jobs."""
 
 
 def test_the_names_the_union_and_the_settings_agree() -> None:

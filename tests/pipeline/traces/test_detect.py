@@ -185,7 +185,7 @@ def test_a_refusal_says_what_the_files_look_like(tmp_path: Path) -> None:
     asked = tmp_path / "asked.jsonl"
     asked.write_bytes(lines(ROWS_OF["openai_batch_input"]))
     problems = Prompts(str(asked), PromptsSource(uri=str(asked), licence="MIT", consent=True, day=date(2026, 1, 5)))
-    with pytest.raises(ValueError, match=r"Name the fields of problem and answer.* looks like openai_batch_input"):
+    with pytest.raises(ValueError, match=r"Name those of problem and answer.* looks like openai_batch_input"):
         list(problems.rows(problems.parts()[0], sha256()))
     file = FileReport(name="f", sha256="", bytes=1, seen=2, admitted=0, rejected={Reason.SCHEMA: 2})
     report = DayReport(day="2026-01-05", rules="", digest="", files=(file,))
