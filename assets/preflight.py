@@ -15,7 +15,7 @@ from pipeline.demo import MODEL_DIR
 from pipeline.demo.desk.judges import is_desk_judge
 from pipeline.models.check import check_once, of_level
 from pipeline.traces.preflight import preflight
-from pipeline.traces.sources.protocol import Address
+from pipeline.traces.sources.protocol import address_of
 
 READS_SUITES, TRAINS = LATER = ("preference_dataset", "policy_checkpoint")
 
@@ -34,7 +34,7 @@ def launch_faults(deployment: Deployment) -> list[str]:
         return str(error).splitlines()
     address = warehouse = None
     try:
-        address = Address(recipe.traces.source, deployment.source_uri())
+        address = address_of(recipe.traces, deployment.source_uri())
     except ValueError as error:
         lacks.append(f"traces.source: {error}")
     try:

@@ -26,7 +26,7 @@ from pipeline.traces.materialize import materialize
 from pipeline.traces.records import GovernedTraces
 from pipeline.traces.rows import SCHEMA
 from pipeline.traces.scope import Producer, version_names
-from pipeline.traces.sources.protocol import Address
+from pipeline.traces.sources.protocol import address_of
 from pipeline.traces.unrendered import refuse_unrendered_rows
 from pipeline.traces.watermark import nothing_counts, rejected_samples
 from pipeline.views.iteration import funnel
@@ -61,7 +61,7 @@ def traces(context: dg.AssetExecutionContext, deployment: Deployment):
     producer = Producer(champion.model, name, champion.version, champion.since, kept_out)
     result = materialize(
         deployment.stage(context.log.info),
-        Address(source, deployment.source_uri()),
+        address_of(recipe.traces, deployment.source_uri()),
         producer,
         champion.promotions,
         datetime.now(UTC),

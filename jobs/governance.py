@@ -36,7 +36,7 @@ from pipeline.rollout.record import Phase
 from pipeline.traces.erased import ErasedUsers, erased_users, exclusive_lock, shared_lock
 from pipeline.traces.lake import SweepResult, open_lake
 from pipeline.traces.retention import GRACE_S, ended, retain, retired
-from pipeline.traces.sources.protocol import Address
+from pipeline.traces.sources.protocol import Address, address_of
 
 Log = Callable[[str], None]
 SHOWN = 4
@@ -100,9 +100,9 @@ def _address(settings: Deployment) -> Address:
     """Of the source; without its connection where the environment does not say it: a user is forgotten without
     it."""
     try:
-        return Address(settings.recipe().traces.source, settings.source_uri())
+        return address_of(settings.recipe().traces, settings.source_uri())
     except ValueError:
-        return Address(settings.recipe().traces.source, "")
+        return address_of(settings.recipe().traces, "")
 
 
 def drop_overdue(settings: Deployment, log: Log) -> list[str]:

@@ -27,7 +27,7 @@ from pipeline.traces.gates import GATES, GateRules, check
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows
 from pipeline.traces.sources.open import open_source
-from pipeline.traces.sources.protocol import Address
+from pipeline.traces.sources.protocol import address_of
 
 EPOCH = date(1970, 1, 1)
 """Stands in for the day of rows without a time, while they are counted."""
@@ -172,7 +172,7 @@ def count(section: Mapping[str, Any]) -> RowCounts:
     stand_ins = {key: value for key, value in {"day": EPOCH, "licence": "undeclared"}.items() if key in section}
     consent = {} if section["kind"] == "rows" else dict.fromkeys(section.keys() & {"consent"}, True)
     settings = Traces.model_validate({"source": {**section, **stand_ins, **consent}})
-    source, rules = open_source(Address(settings.source, section["uri"])), GateRules(settings, datetime.now(UTC))
+    source, rules = open_source(address_of(settings, section["uri"])), GateRules(settings, datetime.now(UTC))
     gates = [each for each in GATES if each[0] is not Reason.CONSENT]
     rows, rejected = list[tuple[dict[str, Any], Reason | None]](), list[Rejection]()
     for part in [part for part in source.parts() if part.holds == "calls"][:PARTS]:

@@ -44,12 +44,12 @@ SAMPLES = (
 
 
 LABELLED = (
-    "traces.source.kind=rows",
+    "traces.source.kind=pairs",
     "traces.source.licence=own",
     "traces.source.consent=true",
     "traces.source.day=2026-01-05",
-    "traces.source.fields={metadata: [final_reward]}",
-    "rewards.given_key=final_reward",
+    "traces.source.fields={prompt: input, answers: output, rating: final_reward}",
+    "traces.source.scale=[0, 1]",
     "rewards.judge=null",
     "samples=null",
 )

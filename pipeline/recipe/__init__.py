@@ -21,7 +21,6 @@ from pipeline.recipe.rewards import Judge, Rewards
 from pipeline.recipe.rollout import Rollout
 from pipeline.recipe.section import Line, Operational, Section, settings
 from pipeline.recipe.selection import Samples, Selection
-from pipeline.recipe.sources import RowsSource
 from pipeline.recipe.suites import Evaluation
 from pipeline.recipe.traces import Traces
 from pipeline.recipe.training import (
@@ -91,13 +90,6 @@ class Recipe(Section):
                 "traces.source is a set of prompts without answers, and nothing draws any. Add a section samples, such "
                 "as samples: {prompts: 512, per_prompt: 8}."
             )
-        return self
-
-    @model_validator(mode="after")
-    def _given_rewards_are_read(self) -> Recipe:
-        source, key = self.traces.source, self.rewards.given_key
-        if isinstance(source, RowsSource) and key and not source.mapping.get("metadata"):
-            raise ValueError(f"rewards.given_key is {key}, and traces.source.fields.metadata keeps nothing. Add it.")
         return self
 
     @model_validator(mode="after")

@@ -175,12 +175,13 @@ class DPO(TableMethod):
 
 
 class SFT(TableMethod):
-    """Supervised fine-tuning on the best of k fresh answers (arXiv 2304.06767), as TRL's SFTTrainer runs it."""
+    """Supervised fine-tuning on demonstrations and the best of k fresh answers (arXiv 2304.06767), as TRL's SFTTrainer
+    runs it."""
 
     title = "SFT"
     needs = ("winners", "scorer")
     material = "winners"
-    material_name = "best answers of fresh samples"
+    material_name = "demonstrations, nor best answers of fresh samples,"
     table = "winners"
     columns = ("prompt", "completion")
     decided = frozenset([
@@ -261,7 +262,7 @@ class MethodSettings(Section):
     dpo: DPO = DPO()
     """Settings for an iteration that trains by DPO."""
     sft: SFT = SFT()
-    """Settings for an iteration that trains by SFT on the best of k."""
+    """Settings for an iteration that trains by SFT on demonstrations or the best of k."""
     kto: KTO = KTO()
     """Settings for an iteration that trains by KTO."""
 

@@ -220,11 +220,6 @@ class Rewards(Section):
     """With neither."""
     fresh: Weights = Weights(judge=1.0)
     """Of a completion that was drawn just now and that no reference can check: no user has rated it."""
-    given: ClassVar[Weights] = Weights()
-    """Of a trace that brings its reward: nothing else is weighed."""
-    given_key: str | None = None
-    """Metadata key of a reward in [0, 1] that a trace brings: it is the label as it stands, and a null stays null. A
-    value outside is refused. null: traces bring none."""
     min_weight: ClassVar[float] = 0.5
     """Share of the applying weight that must have answered; a label on less is none."""
     min_coverage: Share = 0.5

@@ -61,6 +61,9 @@ class Selection(Section):
     """One user's share of the pairs, and of the thumbs, against poisoning."""
     max_tenant_share: ClassVar[float] = 0.25
     """One tenant's share of the pairs, and of the thumbs, where there are several tenants."""
+    imported_share: Share = 1.0
+    """Largest share that imports make up of the pairs, of the thumbs and of the best answers, where traces or fresh
+    samples give some; a hash decides what is left out. 1: all of the imports' are taken."""
     curriculum_attempts: ClassVar[int] = 3
     """Verified attempts from which a prompt that was always right, or always wrong, is left out of GRPO's prompts."""
     held_out_share: Share = 0.05

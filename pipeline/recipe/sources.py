@@ -11,6 +11,7 @@ from pydantic import Field, PositiveInt, model_validator
 from pipeline.core.storage import digest_json
 from pipeline.recipe.custom import CustomCode
 from pipeline.recipe.formats import Paths, RowField, RowPath, formats, mapping_of
+from pipeline.recipe.imports import ImportSource
 from pipeline.recipe.section import Section, Share
 
 _COLUMN = re.compile(r"[^.|\[\]]+")
@@ -200,4 +201,5 @@ class CustomSource(CustomCode):
     """The first argument of the class: where the traces are; no secrets."""
 
 
-SourceSection = DemoSource | ExportSource | LangfuseApiSource | MlflowSource | PromptsSource | RowsSource | CustomSource
+LoggedSection = DemoSource | ExportSource | LangfuseApiSource | MlflowSource | PromptsSource | RowsSource | CustomSource
+SourceSection = LoggedSection | ImportSource

@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 
+from pipeline.recipe.imports import IMPORTS, ImportSource
 from pipeline.recipe.section import Operational, Section, Share
 from pipeline.recipe.sources import CustomSource, RowsSource, SourceSection
 
@@ -73,6 +74,8 @@ class LakeSection(Section):
 class Traces(Section):
     source: Annotated[SourceSection, Field(discriminator="kind")]
     """What is read: one of the kinds, each with its own fields."""
+    imports: tuple[ImportSource, ...] = ()
+    """Preference and instruction data that exist already, which are trained on beside the source's traces."""
     consent_key: str = "user_consent"
     """Metadata key that says whether a user agreed to training. Absent, null, false, 0 and "false" all mean no."""
     region_key: str = "region"
@@ -112,6 +115,25 @@ class Traces(Section):
     governed_days: Annotated[PositiveInt | None, Operational] = None
     """Days of the governed table are dropped so many days after their traces, with every snapshot that holds them; null
     keeps them. Source files are their owner's to delete."""
+
+    @model_validator(mode="after")
+    def _imports_have_names(self) -> Traces:
+        if len(self.imported) < len(self.imports) + isinstance(self.source, ImportSource):
+            raise ValueError("two imports have one name. Give each a name of its own.")
+        return self
+
+    @property
+    def imported(self) -> dict[str, ImportSource]:
+        """The imports, by the beginning of the names of their parts."""
+        sections = (self.source, *self.imports) if isinstance(self.source, ImportSource) else self.imports
+        return {f"{IMPORTS}{each.name or n}/": each for n, each in enumerate(sections, 1)}
+
+    def import_of(self, part: str) -> str:
+        """The beginning of a part's name that says whose it is; "" for a part of the source itself."""
+        return next((prefix for prefix in self.imported if part.startswith(prefix)), "")
+
+    def section_of(self, part: str) -> SourceSection:
+        return self.imported.get(self.import_of(part), self.source)
 
     @property
     def reader(self) -> str:

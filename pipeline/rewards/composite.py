@@ -4,12 +4,13 @@ component that should have a value and has none is not one that does not apply; 
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
+from pipeline.recipe.imports import MODELS
 from pipeline.recipe.rewards import Rewards, Weights
 from pipeline.rewards.records import ABSENT, COMPONENTS, DOES_NOT_APPLY, Finding
 from pipeline.rewards.rules import measure
 from pipeline.rewards.verifiers import Grade, VerifierTask
 
-Profile = Literal["verified", "rated", "judged", "fresh", "given"]
+Profile = Literal["verified", "rated", "judged", "fresh", "imported", "demonstrated"]
 
 
 class Reward(NamedTuple):
@@ -30,11 +31,11 @@ class Reward(NamedTuple):
         return {name: reason for name, reason in silent.items() if reason != ABSENT}
 
 
-def profile_of(reference: str | None, rated: bool, fresh: bool, given: bool = False) -> Profile:
+def profile_of(reference: str | None, rated: bool, fresh: bool, imported: Profile | None = None) -> Profile:
     """Which weights a completion is scored by. `rated`: it has feedback that counts; `fresh`: it was drawn just now;
-    `given`: it brings its reward."""
-    if given:
-        return "given"
+    `imported`: the profile of an import's, which brings its reward."""
+    if imported:
+        return imported
     if reference:
         return "verified"
     if fresh:
@@ -43,20 +44,18 @@ def profile_of(reference: str | None, rated: bool, fresh: bool, given: bool = Fa
 
 
 def weights_of(profile: Profile, settings: Rewards) -> Weights:
-    weights: Weights = getattr(settings, profile)
-    return weights
+    """An import's row brings its reward: nothing else is weighed."""
+    return Weights() if profile in MODELS else getattr(settings, profile)
 
 
 def compose(
     findings: Mapping[str, Finding], profile: Profile, settings: Rewards, min_weight: float = Rewards.min_weight
 ) -> Reward:
-    """The reward of one completion. A component that is not in `findings` does not apply. `given` in it is a reward
-    that is taken as it stands."""
+    """The reward of one completion. A component that is not in `findings` does not apply. `given` in it is an import's
+    reward, which is taken as it stands."""
     all_findings = {name: findings.get(name, DOES_NOT_APPLY) for name in COMPONENTS}
-    if profile == "given":
-        given = findings[profile]
-        weighed = {profile: 1.0} if given.value is not None else {}
-        return Reward(given.value, given.reason, profile, weighed, all_findings)
+    if profile in MODELS:
+        return Reward(findings["given"].value, "", profile, {"given": 1.0}, all_findings)
     weights = weights_of(profile, settings)
     wanted = {name: weight for name in COMPONENTS if (weight := getattr(weights, name)) > 0}
     applying = {name: weight for name, weight in wanted.items() if all_findings[name].reason != ABSENT}

@@ -248,7 +248,7 @@ def _label(
         reward = Reward(None, sample.unscored, sample.profile, {}, {})
     return {
         **{name: getattr(sample, name) for name in ("trace_id", "observation_id", "day", "timestamp", "tenant_id")},
-        **{name: getattr(sample, name) for name in ("consent", "prompt", "completion", "reference")},
+        **{name: getattr(sample, name) for name in ("consent", "prompt", "completion", "reference", "origin")},
         "user_id": sample.principal,
         "verifier": sample.kind if verdict else None,
         "outcome": verdict.outcome if verdict else sample.unscored or "no_reference",

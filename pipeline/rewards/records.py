@@ -46,7 +46,11 @@ LABELS = pa.schema(
         *((name, pa.float64()) for name in LOGGED),
         ("final_reward", pa.float64()),
         ("reason", pa.string()),  # why there is no final_reward; "" for a label
-        ("profile", pa.string()),  # verified, rated or judged: which weights; given: the trace brings its reward
+        (
+            "profile",
+            pa.string(),
+        ),  # verified, rated or judged: which weights; imported, demonstrated: it brings its reward
+        ("origin", pa.string()),  # of an imported row its import and licence; null for a trace's
         ("weights", pa.string()),  # JSON: the renormalised weight of each component with a value
         ("missing", pa.string()),  # JSON: component to reason, of those that should have spoken
         ("verifier_version", pa.string()),
@@ -98,7 +102,8 @@ class RewardLabels(Record):
     """`uri` is a folder of Parquet files with the columns of LABELS."""
     labelled: int
     coverage: float
-    """labelled / rows, in [0, 1]; of a prompt set without an answer yet there is nothing to cover: 1."""
+    """labelled / rows, in [0, 1]; of a prompt set without an answer yet there is nothing to cover: 1. It is of traces
+    alone where there are any, as are the mean, the histogram and the drift: imports say nothing of what is served."""
     unlabelled: dict[str, int]
     """Rows without a label, by reason."""
     outcomes: dict[str, int]

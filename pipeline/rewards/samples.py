@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.core.conversation import UNSHOWABLE, answer_of, conversation, is_whole
+from pipeline.recipe.imports import MODELS
 from pipeline.recipe.rewards import Rewards, VerifierKind
 from pipeline.rewards.composite import Profile, profile_of
 from pipeline.rewards.feedback import principal, tenant_of
@@ -21,18 +22,18 @@ from pipeline.rewards.records import DOES_NOT_APPLY, Finding
 from pipeline.rewards.verifiers import VerifierTask
 from pipeline.traces.arrow import pc
 from pipeline.traces.rows import UNANSWERED
+from pipeline.traces.sources.imports import REWARD_KEY
 
 COLUMNS = (
     *("trace_id", "observation_id", "day", "timestamp", "user_id", "session_id", "consent"),
     *("messages", "completion", "tool_calls", "tools", "latency_s", "reference", "metadata"),
+    *("model", "source_file"),
 )
 """What labelling reads of the governed table."""
 
 KINDS = frozenset(get_args(VerifierKind))
 UNKNOWN = "unknown"
 """A kind of check that a trace names and nobody knows."""
-UNLABELLED = "given_null"
-"""Why a trace that could bring its reward has no label: it brings a null."""
 
 
 class RewardSample(NamedTuple):
@@ -58,18 +59,22 @@ class RewardSample(NamedTuple):
     a prompt that nobody has answered; "" for any other."""
     fresh: bool = False
     """Drawn now, and not what production answered."""
+    imported: Profile | None = None
+    """Of an import's row, its profile."""
     given: Finding | None = None
-    """The reward that the trace brings; None where the recipe names no key of one."""
+    """Of an import's row, its reward."""
+    origin: str | None = None
+    """Of an import's row, the import's name and licence."""
     metadata: str = "{}"
     """The trace's own, as a JSON object."""
 
     @property
     def profile(self) -> Profile:
-        return profile_of(self.reference, self.feedback.value is not None, self.fresh, self.given is not None)
+        return profile_of(self.reference, self.feedback.value is not None, self.fresh, self.imported)
 
     def answered(self, completion: str) -> RewardSample:
         """The same question with a fresh completion, of which nobody has said anything yet."""
-        unknown = {"latency_s": None, "feedback": DOES_NOT_APPLY, "given": None}
+        unknown = {"latency_s": None, "feedback": DOES_NOT_APPLY, "imported": None, "given": None, "origin": None}
         return self._replace(completion=completion, unscored="", fresh=True, **unknown)
 
     @property
@@ -92,8 +97,7 @@ class RewardSample(NamedTuple):
 def samples(
     rows: Iterable[Mapping[str, Any]], opinions: Mapping[tuple[str, str], Finding], settings: Rewards
 ) -> list[RewardSample]:
-    """The rows as they are scored. `rows` have the governed table's COLUMNS. Raises ValueError for a given reward
-    outside [0, 1]."""
+    """The rows as they are scored. `rows` have the governed table's COLUMNS."""
     return [_sample(row, opinions, settings) for row in rows]
 
 
@@ -102,6 +106,7 @@ def _sample(row: Mapping[str, Any], opinions: Mapping[tuple[str, str], Finding],
     with suppress(ValueError, RecursionError):
         metadata = json.loads(row["metadata"])
     metadata = metadata if isinstance(metadata, dict) else {}
+    imported = row["model"] if row["model"] in MODELS else None
     # Langfuse may export the kind as JSON in text, with its quotes.
     kind = str(metadata.get(settings.verifier.kind_key) or settings.verifier.kind).strip('"')
     unscored = "" if row["completion"].strip() or row["tool_calls"] else UNANSWERED  # no gate admits an empty answer
@@ -121,24 +126,15 @@ def _sample(row: Mapping[str, Any], opinions: Mapping[tuple[str, str], Finding],
         kind=kind if kind in KINDS else UNKNOWN,
         feedback=opinions.get((row["trace_id"], row["observation_id"]), DOES_NOT_APPLY),
         unscored=unscored if is_whole(row["messages"], row["tool_calls"]) else UNSHOWABLE,
-        given=_given(metadata, settings.given_key, row["trace_id"]) if settings.given_key else None,
+        imported=imported,
+        given=Finding(metadata[REWARD_KEY]) if imported else None,
+        origin=_origin(row["source_file"], metadata) if imported else None,
         metadata=json.dumps(metadata, ensure_ascii=False, sort_keys=True) if settings.custom else "{}",
     )
 
 
-def _given(metadata: Mapping[str, Any], key: str, trace: str) -> Finding:
-    """Raises ValueError for what is none: another scale is not guessed at."""
-    value = metadata.get(key)
-    if value is None or value == "":
-        return Finding(None, UNLABELLED)
-    with suppress(TypeError, ValueError):
-        if not isinstance(value, bool) and 0 <= (reward := float(value)) <= 1:
-            return Finding(reward)
-    shown = f"{str(value)[:40]!r} under {key} (rewards.given_key)"
-    raise ValueError(
-        f"The trace {trace} brings the reward {shown}, which is no number from 0 to 1. Write rewards on that scale, "
-        "and null where there is none."
-    )
+def _origin(part: str, metadata: Mapping[str, Any]) -> str:
+    return f"{'/'.join(part.split('/')[:2])} ({metadata.get('licence', '')})"
 
 
 def scores_of(path: Path, trace_ids: Collection[str] | None = None) -> dict[tuple[str, str], Finding]:

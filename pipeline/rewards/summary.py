@@ -62,21 +62,22 @@ def summarise(
     """The record of a published label table; the iteration's distribution of rewards is noted for the next one."""
     store, iteration = context.store, context.iteration
     labels = pq.read_table(dataset.uri, columns=[name for name in LABELS.names if name not in TEXTS])
-    rewards: Any = labels["final_reward"].drop_null().to_numpy()
+    traces = labels.filter(pc.is_null(labels["origin"]))
+    traces = traces if traces.num_rows else labels  # imports say nothing of what is served
+    rewards: Any = traces["final_reward"].drop_null().to_numpy()
     mean, histogram = float(rewards.mean()) if len(rewards) else 0.0, histogram_of(rewards)
     distribution = RewardDistribution(key=iteration.id, model_name=iteration.model_name, histogram=histogram, mean=mean)
     spoken = components(labels)
     survey = reviews.survey(store)
     for problem in survey.problems:
         context.log(problem)
-    unlabelled = _counts(labels, "reason")
-    answered = labels.num_rows - unlabelled.get(UNANSWERED, 0)
+    answered = traces.num_rows - _counts(traces, "reason").get(UNANSWERED, 0)
     return RewardLabels(
         iteration=iteration.id,
         dataset=dataset,
-        labelled=len(rewards),
+        labelled=labels.num_rows - labels["final_reward"].null_count,
         coverage=len(rewards) / answered if answered else float(bool(labels.num_rows)),
-        unlabelled=unlabelled,
+        unlabelled=_counts(labels, "reason"),
         outcomes=_counts(labels, "outcome"),
         mean_reward=mean,
         histogram=histogram,

@@ -45,7 +45,7 @@ class EvidenceCheck(Record):
         """What was found, for people: a census as it is, an estimate with its interval."""
         if self.exact:
             return self.figure(self.estimate.value)
-        return str(self.estimate) if self.key == "signal" else percentages(self.estimate)
+        return str(self.estimate) if self.key == "signal" and self.estimate.n else percentages(self.estimate)
 
     def __str__(self) -> str:
         needs = f"{self.sign} {self.figure(self.threshold)}"
@@ -73,30 +73,39 @@ def checks(
         flat = groups_cost.zero_variance_share
         groups = f"expected zero-variance share of groups of {groups_cost.num_generations}"
     verifiable, noise = evidence.verifiable_share, evidence.label_noise
+    imports = evidence.noise_sources.get("imports")
+    declared = ", of imports as declared" if imports is not None and not imports.noise.n else ""
     return (
         _check("coverage", "label coverage", _exact(evidence.coverage), ">=", min_coverage),
         _check("verifiable", "verifiable share of prompts", verifiable, ">=", thresholds.min_verifiable_share),
         _check("frontier", "prompts on the frontier", _exact(evidence.frontier_prompts), ">=", thresholds.min_prompts),
         _check("zero_variance", groups, flat, "<=", thresholds.max_zero_variance_share),
         _check("pairs", "preference pairs", _exact(evidence.pairs), ">=", thresholds.min_pairs),
-        _check("noise", "label noise of the pairs", noise, "<=", thresholds.max_label_noise),
+        _check("noise", f"label noise of the pairs{declared}", noise, "<=", thresholds.max_label_noise),
         *_of_unpaired(evidence, thresholds),
     )
 
 
 def _of_unpaired(evidence: Evidence, thresholds: Selection) -> Iterator[EvidenceCheck]:
-    """Checks of thumbs and winners, where there are any or a method was forced that needs them."""
+    """Checks of thumbs and winners, where there are any or a method was forced that needs them. Where the table has
+    nothing but imports, what a person declared of them takes the place of a measure."""
     forced = () if thresholds.method == "auto" else METHODS[thresholds.method].needs
     if evidence.thumbs or "thumbs" in forced:
         rarer = evidence.rarer_thumb
         yield _check("thumbs", "thumbs", _exact(evidence.thumbs), ">=", thresholds.min_thumbs)
         yield _check("rarer_thumb", "share of the rarer thumb", rarer, ">=", thresholds.min_rarer_thumb)
         auc = evidence.scorers.feedback_auc
-        yield _check("signal", "AUC on the thumbs of unseen users", auc, ">=", thresholds.min_feedback_auc)
+        if evidence.thumbs and evidence.imported_thumbs == evidence.thumbs:
+            yield _check("signal", "thumbs, all of imports, as declared", DECLARED, ">=", 1.0)
+        else:
+            yield _check("signal", "AUC on the thumbs of unseen users", auc, ">=", thresholds.min_feedback_auc)
     if evidence.winners or "winners" in forced:
-        yield _check("winners", "best of k", _exact(evidence.winners), ">=", thresholds.min_winners)
+        name = "best of k, and demonstrations" if evidence.demonstrations else "best of k"
+        yield _check("winners", name, _exact(evidence.winners), ">=", thresholds.min_winners)
         names = evidence.scorers.names
-        if len(names) == 1:  # it is taken at its admission
+        if evidence.winners and evidence.demonstrations == evidence.winners:
+            yield _check("scorer", "best answers, all demonstrations, as declared", DECLARED, ">=", 1.0)
+        elif len(names) == 1:  # it is taken at its admission
             yield _check("scorer", f"admission of the only scorer, {names[0]}", _exact(1.0), ">=", 1.0)
         else:
             name = "gain of the best of k, as another scorer sees it"
@@ -105,6 +114,10 @@ def _of_unpaired(evidence: Evidence, thresholds: Selection) -> Iterator[Evidence
 
 def _exact(figure: float) -> Estimate:
     return Estimate(value=figure, low=figure, high=figure, n=0)
+
+
+DECLARED = _exact(1.0)
+"""What a person says of imports is not measured."""
 
 
 def _check(key: EvidenceKey, name: str, estimate: Estimate, sign: Sign, threshold: float) -> EvidenceCheck:

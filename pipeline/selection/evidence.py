@@ -10,6 +10,7 @@ from typing import NamedTuple
 from pipeline.core.estimate import UNKNOWN, Estimate, mean, share
 from pipeline.core.storage import Record
 from pipeline.recipe import Selection
+from pipeline.recipe.imports import IMPORTED
 from pipeline.selection.pairing import LabelledRow, Pair, by_prompt, pairs
 from pipeline.selection.unpaired import RatedAnswer, ScorerEvidence
 
@@ -17,7 +18,7 @@ ENOUGH_REVIEWS = 100
 """Fewer leave an interval of 0.1 and more at any noise that DPO bears."""
 ASSUMED_RIGHT = Estimate(value=0.0, low=0.0, high=0.0, n=0)
 
-_SOURCE = {"verified": "verifier", "rated": "feedback", "judged": "judge", "given": "given"}
+_SOURCE = {"verified": "verifier", "rated": "feedback", "judged": "judge", "imported": "imports"}
 
 
 class Trust(Record):
@@ -54,9 +55,11 @@ def noise_sources(
         elif source == "judge":
             noise = _audit(groups, lambda row: row.judge, settings)
             known_from = f"the verifier on {noise.n:,} prompts that the judge scored"
-        elif source == "given":
-            noise = _audit(groups, lambda row: row.final_reward if row.profile == "given" else None, settings)
-            known_from = f"the verifier on {noise.n:,} prompts whose answers bring their reward"
+        elif source == "imports":
+            noise = _audit(groups, lambda row: row.final_reward if row.profile == IMPORTED else None, settings)
+            known_from = f"the verifier on {noise.n:,} prompts of imports"
+            if not noise.n:
+                noise, known_from = ASSUMED_RIGHT, "what a person declared: no prompt of the imports has a reference"
         sources[source] = NoiseSource(share=number / (2 * len(pairs)), noise=noise, known_from=known_from)
     return sources
 
@@ -180,8 +183,12 @@ class Evidence(Record):
     """Share of the rarer kind among the thumbs."""
     contrasted_thumbs: int = 0
     """The thumbs, where there are both kinds: of one kind alone nothing is learned."""
+    imported_thumbs: int = 0
+    """The thumbs that are answers of imports, and good or bad as declared with them."""
     winners: int = 0
-    """Prompts with a best answer among fresh samples."""
+    """Best answers: of prompts with one among fresh samples, and the demonstrations."""
+    demonstrations: int = 0
+    """The winners that are of imports, and good as declared with them."""
     scorers: ScorerEvidence = ScorerEvidence()
     scored_prompts: int = 0
     """Prompts without a reference whose fresh samples differ in score."""
@@ -196,11 +203,12 @@ class Evidence(Record):
 
 
 class FreshSignals(NamedTuple):
-    """The fields of Evidence that come from fresh samples."""
+    """The fields of Evidence that come from fresh samples, and from demonstrations."""
 
     winners: int = 0
     scorers: ScorerEvidence = ScorerEvidence()
     scored_prompts: int = 0
+    demonstrations: int = 0
 
 
 def measure(
@@ -211,9 +219,10 @@ def measure(
     thumbs: Sequence[RatedAnswer] = (),
     fresh: FreshSignals = FreshSignals(),  # noqa: B008 (it is frozen)
 ) -> Evidence:
-    groups = by_prompt(rows)
-    trusted = {prompt: [row for row in group if row.profile != "fresh"] for prompt, group in groups.items()}
-    several = [labelled_rows for group in trusted.values() if len(labelled_rows := _labelled(group)) > 1]
+    several = _comparable(rows)
+    sources = noise_sources(several, pairs, trust, settings)
+    rows = _counted(rows)
+    groups, several = by_prompt(rows), _comparable(rows)
     tried = Counter(
         (each.right, each.attempts) for each in prompt_stats(groups, settings) if each.status != "ambiguous"
     )
@@ -221,7 +230,6 @@ def measure(
         PromptAttempts(*done, prompts, on_frontier(*done, settings.curriculum_attempts))
         for done, prompts in sorted(tried.items())
     )
-    sources = noise_sources(several, pairs, trust, settings)
     logged = [row for row in rows if not row.fresh]
     labelled_rows = _labelled(logged)
     liked = sum(thumb.liked for thumb in thumbs)
@@ -248,10 +256,25 @@ def measure(
         thumb_users=len({thumb.row.user_id for thumb in thumbs}),
         rarer_thumb=share(rarer, len(thumbs)),
         contrasted_thumbs=len(thumbs) if rarer else 0,
+        imported_thumbs=sum(thumb.row.origin is not None for thumb in thumbs),
         **fresh._asdict(),
         prompt_chars=fmean(len(row.prompt) for row in labelled_rows) if labelled_rows else 0.0,
         completion_chars=fmean(len(row.completion) for row in labelled_rows) if labelled_rows else 0.0,
     )
+
+
+def _comparable(rows: Sequence[LabelledRow]) -> list[list[LabelledRow]]:
+    """Of each prompt that has several labelled completions those, but for fresh ones that only a scorer rewarded."""
+    trusted = by_prompt([row for row in rows if row.profile != "fresh"]).values()
+    return [labelled for group in trusted if len(labelled := _labelled(group)) > 1]
+
+
+def _counted(rows: Sequence[LabelledRow]) -> Sequence[LabelledRow]:
+    """Without imports, which say nothing of the traffic; where no trace has a label, without the traces."""
+    if not any(row.origin for row in rows):
+        return rows
+    traced = any(row.final_reward is not None for row in rows if not row.origin and not row.fresh)
+    return [row for row in rows if row.fresh or bool(row.origin) != traced]
 
 
 def on_frontier(right: int, of: int, attempts: int) -> bool:

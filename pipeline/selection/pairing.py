@@ -47,6 +47,8 @@ class LabelledRow(NamedTuple):
     """False: cut at its limit. Not known of a logged one."""
     unanswered: bool = False
     """A prompt of a prompt set, without an answer."""
+    origin: str | None = None
+    """Of an imported row, its import and licence."""
 
 
 _COLUMNS = tuple(name for name in LabelledRow._fields if name in LABELS.names)
@@ -109,11 +111,13 @@ Scored = tuple[float, LabelledRow]
 
 
 def comparable(group: Sequence[LabelledRow]) -> list[list[Scored]]:
-    """A prompt's labelled completions, best first, by profile and reference; masked ones left out."""
-    scales: defaultdict[tuple[str, str], list[Scored]] = defaultdict(list)
+    """A prompt's labelled completions, best first, by profile and reference; masked ones left out. Of an import, the
+    answers of one row, or of all its rows with one answer: nothing else was compared."""
+    scales: defaultdict[tuple[str, str, str], list[Scored]] = defaultdict(list)
     for row in group:
         if row.final_reward is not None and not is_masked(row.completion):
-            scales[row.profile, row.reference or ""].append((row.final_reward, row))
+            compared = f"{row.origin} {row.trace_id.rpartition('#')[0]}" if row.origin else ""
+            scales[row.profile, row.reference or "", compared].append((row.final_reward, row))
     return [sorted(scales[key], key=_rank) for key in sorted(scales)]
 
 
@@ -121,9 +125,20 @@ def pairs(groups: Mapping[str, Sequence[LabelledRow]], settings: Selection) -> l
     """The pairs of all prompts, at most `max_pairs_per_prompt` of each, the largest margins first."""
     selected: list[Pair] = []
     for prompt, group in groups.items():
-        candidates = [pair for scored in comparable(group) for pair in _pairs(prompt, scored, settings)]
-        selected += sorted(candidates, key=lambda pair: (-pair.margin, *_ids(pair)))[: settings.max_pairs_per_prompt]
+        candidates = _agreed([pair for scored in comparable(group) for pair in _pairs(prompt, scored, settings)])
+        selected += sorted(candidates, key=lambda pair: (-pair.margin, *ids_of(pair)))[: settings.max_pairs_per_prompt]
     return selected
+
+
+def _agreed(candidates: Sequence[Pair]) -> list[Pair]:
+    """Without the imported pairs that as many others contradict."""
+    votes = Counter((pair.chosen.completion, pair.rejected.completion) for pair in candidates if pair.chosen.origin)
+
+    def wins(pair: Pair) -> bool:
+        chosen, rejected = pair.chosen.completion, pair.rejected.completion
+        return pair.chosen.origin is None or votes[chosen, rejected] > votes[rejected, chosen]
+
+    return list(filter(wins, candidates))
 
 
 def _pairs(prompt: str, scored: Sequence[Scored], settings: Selection) -> Iterable[Pair]:
@@ -169,7 +184,7 @@ def cap_principals(candidates: Sequence[C], max_share: float, max_tenant_share: 
 
     def turn(place: int) -> tuple[int, str]:
         busiest = max(count[name] for count, names in zip(load, behind[place], strict=True) for name in names)
-        return busiest, hashlib.sha256("\x1f".join(_ids(candidates[place])).encode()).hexdigest()
+        return busiest, hashlib.sha256("\x1f".join(ids_of(candidates[place])).encode()).hexdigest()
 
     order = sorted(range(len(candidates)), key=turn)
     levels = [len(candidates), len(candidates)]
@@ -192,5 +207,5 @@ def _tenants(candidate: Attributed) -> frozenset[str]:
     return frozenset(row.tenant_id for row in candidate.rows if row.tenant_id)
 
 
-def _ids(candidate: Attributed) -> tuple[str, ...]:
+def ids_of(candidate: Attributed) -> tuple[str, ...]:
     return tuple(id for row in candidate.rows for id in row[:2])

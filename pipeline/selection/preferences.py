@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import Field
 
 from pipeline.core import layout
 from pipeline.core.storage import DatasetRef, Record, Store, digest_file
@@ -18,11 +19,11 @@ from pipeline.selection.clusters import cluster, held_out
 from pipeline.selection.contamination import ContaminationReport, Hit
 from pipeline.selection.context_limit import within_context
 from pipeline.selection.evidence import Evidence, FreshSignals, Trust, measure, prompt_stats
+from pipeline.selection.mixing import mix
 from pipeline.selection.pairing import (
     LabelledRow,
     by_prompt,
     calls_tools,
-    cap_principals,
     pairs,
     read_askable,
     read_samples,
@@ -40,7 +41,14 @@ from pipeline.selection.tables import (
     winner_rows,
 )
 from pipeline.selection.trainable import HeldApart, trainable, trainable_samples
-from pipeline.selection.unpaired import in_order_of_spread, measure_scorers, thumbs, winners
+from pipeline.selection.unpaired import (
+    Winner,
+    demonstrations,
+    in_order_of_spread,
+    measure_scorers,
+    thumbs,
+    winners,
+)
 from pipeline.traces.context import IterationContext
 from pipeline.traces.erased import shared_lock
 
@@ -65,8 +73,8 @@ class PreferenceDataset(Record):
     """Labelled rows with tools, where the recipe leaves them out."""
     beyond_context: int = 0
     """Labelled rows that the model's context has no room for."""
-    capped_pairs: int
-    capped_thumbs: int = 0
+    left_out: dict[str, dict[str, int]] = Field(default={})
+    """By table and reason: `cap` on users and tenants, `share` of imports, and `unproven` thumbs of traces."""
     unclear_ratings: int = 0
     """Rated rows that make no thumb."""
     curriculum: dict[str, int]
@@ -107,11 +115,17 @@ def build(
         trained = {prompt: group for prompt, group in groups.items() if clusters[prompt] not in hidden}
         watched = {prompt: group for prompt, group in groups.items() if clusters[prompt] in hidden}
         on_scores = settings.method != "auto" and METHODS[settings.method].forced_on_scores
-        candidates = pairs(trained if on_scores else _trusted(trained), settings)
-        kept = cap_principals(candidates, settings.max_principal_share, settings.max_tenant_share)
-        rated, unclear = thumbs(trained, settings)
-        liked_or_not = cap_principals(rated, settings.max_principal_share, settings.max_tenant_share)
-        best = winners(trained)
+        auto = settings.method == "auto"
+        scorers = measure_scorers(trained, context.recipe.rewards.fresh, fresh.reward_model)
+        paired = mix(pairs(trained if on_scores else _trusted(trained), settings), settings)
+        clear, unclear = thumbs(trained, settings)
+        rated = mix(clear, settings, proven=not auto or scorers.order_thumbs(settings))
+        shown = demonstrations(trained)
+        if settings.method == "sft":  # an answer that an import calls good is one, too
+            shown += [each for each in clear if each.liked and each.row.origin]
+        best = winners(trained) if not (auto and shown) or scorers.agree(settings) else []
+        examples = mix(shown, settings, own=len(best))
+        best += [Winner(row.prompt, row.completion, 1.0, 1.0, 1, row) for row, _, _ in examples.kept]
         stats = prompt_stats(trained, settings)
         checkable = sorted(
             (each for each in stats if each.status in ("frontier", "unknown")),
@@ -121,11 +135,11 @@ def build(
         policy = prompt_rows(checkable) if checkable or not on_scores else unverified_rows(scored)
         asked = prompt_rows(each for each in prompt_stats(watched, settings) if each.status != "ambiguous")
         tables = {
-            "pairs": table(PAIRS, clusters, pair_rows(kept)),
+            "pairs": table(PAIRS, clusters, pair_rows(paired.kept)),
             "prompts": table(PROMPTS, clusters, policy),
             "held_out_pairs": table(PAIRS, clusters, pair_rows(pairs(watched, settings))),
             "held_out_prompts": table(PROMPTS, clusters, asked),
-            "thumbs": table(THUMBS, clusters, thumb_rows(liked_or_not)),
+            "thumbs": table(THUMBS, clusters, thumb_rows(rated.kept)),
             "winners": table(WINNERS, clusters, winner_rows(best, trained)),
             "held_out_unverified": table(PROMPTS, clusters, unverified_rows(watched)),
         }
@@ -135,21 +149,18 @@ def build(
             **refs,
             evidence=measure(
                 [row for group in trained.values() for row in _measured(group)],
-                kept,
+                paired.kept,
                 trust,
                 settings,
-                liked_or_not,
-                FreshSignals(
-                    len(best), measure_scorers(trained, context.recipe.rewards.fresh, fresh.reward_model), len(scored)
-                ),
+                rated.kept,
+                FreshSignals(len(best), scorers, len(scored), len(examples.kept)),
             ),
             contamination=usable.contamination,
             frozen=usable.frozen,
             without_consent=usable.without_consent,
             with_tools=len(askable) - len(labelled),
             beyond_context=len(labelled) - len(fitting),
-            capped_pairs=len(candidates) - len(kept),
-            capped_thumbs=len(rated) - len(liked_or_not),
+            left_out={"pairs": paired.left_out, "thumbs": rated.left_out, "winners": examples.left_out},
             unclear_ratings=unclear,
             curriculum=dict(sorted(Counter(each.status for each in stats).items())),
             clusters=len(set(clusters.values())),

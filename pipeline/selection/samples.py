@@ -65,6 +65,7 @@ def sample(
             return FreshSamples(iteration=iteration.id)
         selection = context.recipe.selection
         rows = trainable(read_askable(labels), apart(), governed, selection.max_contamination).rows
+        rows = [row for row in rows if row.origin is None] or rows  # what imports ask is not what users do
         chosen = sampled_prompts(rows, section, selection.max_principal_share)
         held = {(g.trace_id, g.observation_id): g for g in governed_rows(context, {row.trace_id for row in chosen})}
         prompts = [held[row[:2]] for row in chosen if row[:2] in held]

@@ -36,6 +36,7 @@ PAIRS = pa.schema(
         ("margin", pa.float64()),
         ("chosen_trace", pa.string()),
         ("rejected_trace", pa.string()),
+        ("origin", pa.string()),  # traces, samples, or the name and licence of an import
         ("cluster", pa.string()),
     ]
 )
@@ -59,6 +60,7 @@ THUMBS = pa.schema(
         ("weight", pa.float64()),  # how clear it is: 0 at one half, 1 at 0 and at 1
         ("principal", pa.string()),  # the user, else the session, else the trace
         ("trace_id", pa.string()),
+        ("origin", pa.string()),
         ("cluster", pa.string()),
     ]
 )
@@ -70,6 +72,7 @@ WINNERS = pa.schema(
         ("mean", pa.float64()),  # score of the answers that may win
         ("k", pa.int64()),  # answers that were drawn
         ("trace_ids", pa.list_(pa.string())),  # whose question it is
+        ("origin", pa.string()),
         ("cluster", pa.string()),
     ]
 )
@@ -104,7 +107,12 @@ def pair_rows(pairs: Iterable[Pair]) -> Iterator[Row]:
     for pair in pairs:
         chosen, rejected = ([{"role": "assistant", "content": row.completion}] for row in pair.rows)
         traces = {"chosen_trace": pair.chosen.trace_id, "rejected_trace": pair.rejected.trace_id}
-        yield pair.prompt, {"chosen": chosen, "rejected": rejected, "margin": pair.margin, **traces}
+        origin = " and ".join(dict.fromkeys(map(_origin, pair.rows)))
+        yield pair.prompt, {"chosen": chosen, "rejected": rejected, "margin": pair.margin, "origin": origin, **traces}
+
+
+def _origin(row: LabelledRow) -> str:
+    return row.origin or ("samples" if row.fresh else "traces")
 
 
 def prompt_rows(prompts: Iterable[PromptStats]) -> Iterator[Row]:
@@ -124,11 +132,12 @@ def thumb_rows(thumbs: Iterable[RatedAnswer]) -> Iterator[Row]:
     for thumb in thumbs:
         row = thumb.row
         rest = {"completion": row.completion, "principal": row.user_id, "trace_id": row.trace_id}
+        rest["origin"] = _origin(row)
         yield row.prompt, {**rest, "label": thumb.liked, "weight": thumb.weight}
 
 
 def winner_rows(winners: Iterable[Winner], groups: Groups) -> Iterator[Row]:
     for winner in winners:
-        prompt, rest = winner.prompt, winner._asdict()
-        del rest["prompt"]
-        yield prompt, {**rest, "trace_ids": [row.trace_id for row in groups[prompt]]}
+        rest, row = {name: getattr(winner, name) for name in ("completion", "score", "mean", "k")}, winner.row
+        traces = [row.trace_id] if row else [each.trace_id for each in groups[winner.prompt]]
+        yield winner.prompt, {**rest, "trace_ids": traces, "origin": _origin(row) if row else "samples"}

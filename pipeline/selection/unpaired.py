@@ -1,5 +1,5 @@
-"""What teaches without pairs: thumbs, which are logged answers that people clearly liked or did not, or that bring a
-reward on a clear side; winners, the best of a prompt's fresh samples (best of k, arXiv 2304.06767); and whether the
+"""What teaches without pairs: thumbs, which are logged answers that people clearly liked or did not, or that an import
+rates on a clear side; winners, the best of a prompt's fresh samples (best of k, arXiv 2304.06767); and whether the
 scorers of samples agree."""
 
 from collections.abc import Mapping, Sequence
@@ -10,6 +10,7 @@ from typing import NamedTuple
 from pipeline.core.estimate import UNKNOWN, Estimate, mean
 from pipeline.core.storage import Record
 from pipeline.recipe import Selection
+from pipeline.recipe.imports import DEMONSTRATED, IMPORTED
 from pipeline.recipe.rewards import Weights
 from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.selection.pairing import LabelledRow
@@ -41,11 +42,12 @@ def thumbs(groups: Mapping[str, Sequence[LabelledRow]], settings: Selection) -> 
 
 
 def _rating(row: LabelledRow) -> float | None:
-    return row.final_reward if row.profile == "given" else row.feedback
+    """Demonstrations have none: all of them are good, so thumbs would tell them from other rows."""
+    return row.final_reward if row.profile == IMPORTED else row.feedback
 
 
 def _is_clear(row: LabelledRow, value: float, settings: Selection) -> bool:
-    if row.profile == "given":  # on the sides of a pair's rewards
+    if row.profile == IMPORTED:  # on the sides of a pair's rewards
         return value >= settings.chosen_min or value < settings.rejected_max
     return abs(value - 0.5) >= CLEAR - 1e-9
 
@@ -56,6 +58,15 @@ class Winner(NamedTuple):
     score: float
     mean: float
     k: int
+    row: LabelledRow | None = None
+    """Of an import."""
+
+
+def demonstrations(groups: Mapping[str, Sequence[LabelledRow]]) -> list[RatedAnswer]:
+    """The demonstrations, each wording of a prompt's answer once."""
+    rows = [row for group in groups.values() for row in group if row.profile == DEMONSTRATED and row.final_reward]
+    once = {(row.prompt, " ".join(row.completion.split())): row for row in rows if not is_masked(row.completion)}
+    return [RatedAnswer(row, True, 1.0) for row in once.values()]
 
 
 def winners(groups: Mapping[str, Sequence[LabelledRow]]) -> list[Winner]:
@@ -96,6 +107,14 @@ class ScorerEvidence(Record):
     """Of the reward model, against the thumbs of users that it never saw."""
     failed_probes: tuple[str, ...] = ()
     """Of the reward model; another scorer has to see these faults."""
+
+    def order_thumbs(self, settings: Selection) -> bool:
+        """Whether the thumbs hold a signal."""
+        return self.feedback_auc.low is not None and self.feedback_auc.low >= settings.min_feedback_auc
+
+    def agree(self, settings: Selection) -> bool:
+        """Whether the best of k is one: a lone scorer is taken at its admission."""
+        return len(self.names) == 1 or (self.gain.low is not None and self.gain.low >= settings.min_best_gain)
 
 
 def measure_scorers(

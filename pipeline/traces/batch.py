@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from pipeline.recipe.imports import MODELS
 from pipeline.recipe.traces import Answers, Traces
 from pipeline.traces.arrow import pc
 from pipeline.traces.records import Reason
@@ -35,9 +36,13 @@ class BatchBuilder:
     def __init__(self, settings: Traces, file: str) -> None:
         names = (settings.consent_key, settings.region_key, settings.confidential_key, REFERENCE_KEY, "finish_reason")
         fields = ("consent", "region", "confidential", "reference", "finish")
+        section = settings.section_of(file)
         self._file = file
-        self._answers: Answers = settings.answers
-        self._declared = "true" if getattr(settings.source, "consent", None) else None
+        self._imported = settings.import_of(file)
+        self._answers: Answers = "last" if self._imported else settings.answers
+        # A set may have no users: the recipe declares once what they would have said of each row.
+        self._declared = "true" if getattr(section, "consent", None) else None
+        self._region: str | None = getattr(section, "region", None)
         # Two fields may not share a key: a recipe that names one key twice reads it twice through an alias.
         self._picks = dict(zip(fields, names, strict=True))
         unique = list(dict.fromkeys(names))
@@ -70,6 +75,8 @@ class BatchBuilder:
         columns: dict[str, Any] = {name: _column(values[name], BATCH.field(name).type) for name in _PLAIN}
         decoded_metadata = list(map(self._decode, values["metadata"]))
         picked = {field: list(map(pick, decoded_metadata)) for field, pick in self._pick.items()}
+        if not self._imported:  # these models are the imports' own: a row without a model is rejected
+            columns["model"] = pc.if_else(pc.is_in(columns["model"], pa.array(MODELS)), "", columns["model"])
         columns |= {
             "day": columns["timestamp"].cast(pa.date32()),
             "consent": pa.repeat(False, len(traces)),
@@ -83,11 +90,10 @@ class BatchBuilder:
             "reference": _text(picked["reference"]),
             "not_recorded": pa.nulls(len(traces), pa.string()),
             "source_file": pa.repeat(self._file, len(traces)),
-            "content_key": pa.array(_content_keys(values), pa.binary(16)),
+            "content_key": pa.array(_content_keys(values, self._imported), pa.binary(16)),
             "finish_reason": pc.coalesce(_text(picked["finish"]), _column(values["finish_reason"], pa.string())),
-            # A set may have no users: the recipe declares once what they would have said of each row.
             "consent_said": _text([self._declared] * len(traces) if self._declared else picked["consent"]),
-            "region_said": _text(picked["region"]),
+            "region_said": _text([self._region] * len(traces) if self._region else picked["region"]),
             "confidential_said": _text(picked["confidential"]),
         }
         return _batch_of(columns)
@@ -111,15 +117,18 @@ def _messages(nested: Sequence[Sequence[Message]]) -> pa.ListArray:
     return pa.ListArray.from_arrays(offsets, pa.StructArray.from_arrays(parts, fields=list(MESSAGE)))
 
 
-def _content_keys(values: dict[str, list[Any]]) -> list[bytes]:
-    """128 bits of question and answer. They are compared among rows of one user and moment, so a fast hash is enough:
-    who makes two collide loses a row of their own."""
+def _content_keys(values: dict[str, list[Any]], imported: str) -> list[bytes]:
+    """128 bits of question and answer; of an import's row also of which it is and its reward: another vote is no copy.
+    They are compared among rows of one user and moment, so a fast hash is enough: who makes two collide loses a row of
+    their own."""
     calls, strange = values["tool_calls"], values["unreadable"]
     if strange.count(None) < len(strange):
         rows = zip(calls, strange, values["observation_id"], strict=True)
         calls = [call if shape is None else own for call, shape, own in rows]
     encode = msgspec.msgpack.Encoder().encode
-    rows = zip(values["messages"], values["completion"], calls, strict=True)
+    said = [values["messages"], values["completion"], calls]
+    said += [[f"{imported}{each}" for each in values["metadata"]]] if imported else []
+    rows = zip(*said, strict=True)
     return [xxhash.xxh3_128_digest(encode(row)) for row in rows]
 
 

@@ -198,7 +198,7 @@ def _annotated_by(db: DuckDBPyConnection, files: Sequence[Path]) -> list[int]:
 
 def rules_digest(settings: Traces) -> str:
     """Digest of all that decides whether a row is admitted."""
-    elsewhere = {"source", "window_days", "attribution", "min_admitted_share", "lake", "governed_days"}
+    elsewhere = {"source", "imports", "window_days", "attribution", "min_admitted_share", "lake", "governed_days"}
     rules = settings.model_dump(mode="json", exclude=elsewhere)
     rules |= {"regions_allowed": settings.regions, "reader": settings.reader}
     if isinstance(settings.source, PromptsSource):  # it says what is read of a file, and what stands in every row

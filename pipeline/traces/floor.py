@@ -9,7 +9,7 @@ from pipeline.traces.records import DayReport, Reason, total
 
 NO_EVIDENCE = (
     *(Reason.ERASED, Reason.NOT_GENERATION, Reason.SUPERSEDED),
-    *(Reason.INTERMEDIATE, Reason.HELPER, Reason.DUPLICATE),
+    *(Reason.INTERMEDIATE, Reason.HELPER, Reason.DUPLICATE, Reason.NO_PREFERENCE),
 )
 """Rows that could not have been admitted, and speak against no source."""
 
@@ -23,9 +23,11 @@ def refuse_below_floor(label: str, reports: Iterable[DayReport], calls: Collecti
     if not floor or seen == rejected.get(Reason.ERASED, 0) or (admitted and admitted >= floor * eligible):
         return
     most = sorted(rejected.items(), key=lambda item: -item[1])[:4]
-    preset = formats().get(getattr(settings.source, "preset", None) or "")
-    mend = f"Mend traces.source (its kind is {settings.reader}), the keys and regions of traces."
-    wrong = wrong_kind(settings.source) or f"{mend} {preset.note if preset else ''}".strip()
+    section = settings.imported.get(label, settings.source)
+    place = "traces.imports" if label in settings.imported else "traces.source"
+    preset = formats().get(getattr(section, "preset", None) or "")
+    mend = f"Mend {place} (its kind is {section.kind}), the keys and regions of traces."
+    wrong = wrong_kind(section) or f"{mend} {preset.note if preset else ''}".strip()
     raise ValueError(
         f"{label}: {admitted:,} of {eligible or seen:,} rows admitted, under the floor of {100 * floor:g}%. Rejected: "
         f"{', '.join(f'{reason} {count:,}' for reason, count in most)}. Nothing was published. {wrong} "

@@ -4,6 +4,7 @@ iteration starts from. With nothing new no file is read."""
 from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
+from itertools import groupby
 
 import pyarrow as pa
 
@@ -52,7 +53,8 @@ def materialize(
         new = {report.day: report for report in new_reports}
         reports = {report.day: report for report in _reports(store, current)} | new
         listed = [reports[day] for day in sorted(current.days & reports.keys())]
-        refuse_below_floor(source.label, listed, current.calls, settings)
+        for prefix, calls in groupby(sorted(current.calls, key=settings.import_of), settings.import_of):
+            refuse_below_floor(prefix or source.label, listed, set(calls), settings)
 
     with shared_lock(store) as forgotten, open_lake(context.lake) as lake:
         stale = {day for day in _stale(store, lake, watermark, rules) if day >= kept_from(settings, now)}
@@ -70,8 +72,7 @@ def materialize(
             log(f"traces: nothing new in the {len(parts)} parts of {source.label}")
         current = store.read(layout.WATERMARK, Watermark) or Watermark()
         reports = _reports(store, current)
-        scope = scope_of(settings.counts, producer)
-        window = count(lake, scope, reports, settings.window_days)
+        window, scope = count(lake, scope_of(settings.counts, producer), reports, settings.window_days)
         dataset = _publish(store, lake, window, scope)
     filled = [day.report for day in window] or [r for r in reports if r.admitted][-settings.window_days :]
     day_reports = sorted([*filled, *(r for r in reports if not r.admitted)], key=lambda r: r.day)

@@ -90,9 +90,12 @@ def _disk_bytes(recipe: Recipe) -> tuple[int, int]:
 
 
 def source_faults(address: Address) -> list[str]:
-    """Whether the source is there. A bucket is not listed, for it may be large."""
-    if address.section.kind == "demo":
-        return []
+    """Whether the source and its imports are there. A bucket is not listed, for it may be large."""
+    return [fault for each in address.each() if each.section.kind != "demo" for fault in _source_faults(each)]
+
+
+def _source_faults(address: Address) -> list[str]:
+    field = "traces.imports" if address.imports else "traces.source"
     try:
         source = open_source(address)
         if isinstance(source, Probed):
@@ -100,9 +103,9 @@ def source_faults(address: Address) -> list[str]:
         elif not is_bucket(address.uri):
             source.parts()
         elif fault := bucket_fault(address.uri):
-            return [f"traces.source.uri: {fault}"]
+            return [f"{field}.uri: {fault}"]
     except ValueError as error:
-        return [f"traces.source: {error} {wrong_kind(address.section)}".strip()]
+        return [f"{field}: {error} {wrong_kind(address.section)}".strip()]
     return []
 
 

@@ -3,7 +3,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import date, datetime
 from enum import StrEnum
 from typing import Self
 
@@ -27,6 +27,7 @@ class Reason(StrEnum):
     SCHEMA = "schema"  # JSON without what a trace needs
     FUTURE = "future"  # dated more than a day after it was read
     NOT_GENERATION = "not_generation"  # a span, tool call or event: it holds no text of the model
+    NO_PREFERENCE = "no_preference"  # an imported row that is a tie, or does not say how good an answer is
     NO_CONTENT = "no_content"  # a model call whose text was not recorded, or is a placeholder
     UNREADABLE = "unreadable"  # its text is in a shape that no reader knows
     SUPERSEDED = "superseded"  # a newer export of the same observation won
@@ -100,7 +101,7 @@ def day_digest(rules: str, files: Mapping[str, str], erased: Iterable[str]) -> s
 
 
 class Scope(Record):
-    """Which rows of days count; without a field all of them do."""
+    """Which rows of days count, beside those of imports, which always do; without a field all of them do."""
 
     models: tuple[str, ...] = ()
     """Only rows of these models."""
@@ -108,6 +109,8 @@ class Scope(Record):
     """Only newer rows."""
     without: tuple[str, ...] = ()
     """No rows of these models, whose rollout is not over or was taken back."""
+    since: date | None = None
+    """No rows of earlier days."""
 
 
 class Window(Record):

@@ -2,7 +2,7 @@
 off-policy, and with the same rows after every promotion the loop would learn nothing new."""
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import date, datetime
 from functools import reduce
 from operator import and_
 from typing import NamedTuple
@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.core.storage import ModelRef
+from pipeline.recipe.imports import IMPORTS, MODELS
 from pipeline.recipe.traces import Attribution
 from pipeline.traces.lake import Lake
 from pipeline.traces.pii.columns import mask_column
@@ -65,16 +66,23 @@ def scope_of(rule: Attribution, producer: Producer) -> Scope:
     )
 
 
-def count(lake: Lake, scope: Scope, reports: Iterable[DayReport], size: int) -> tuple[CountedDay, ...]:
-    """The newest `size` days that have rows in the scope, the oldest first."""
-    condition, counted_days = where(scope), list[CountedDay]()
+def count(lake: Lake, scope: Scope, reports: Iterable[DayReport], size: int) -> tuple[tuple[CountedDay, ...], Scope]:
+    """The newest `size` days that have traces in the scope and every day with rows of imports, the oldest first; and
+    the scope of these days alone."""
+    condition, counted_days, traced = where(scope), list[CountedDay](), list[str]()
     for report in reversed([report for report in reports if report.admitted]):
-        if len(counted_days) == size or (scope.after and report.day < scope.after.date().isoformat()):
-            break
-        rows = report.admitted if condition is None else lake.count(condition, [report.day]).get(report.day, 0)
+        rows = 0
+        if any(file.name.startswith(IMPORTS) for file in report.files):
+            rows = lake.count(_imported(), [report.day]).get(report.day, 0)
+        if len(traced) < size and not (scope.after and report.day < scope.after.date().isoformat()):
+            all_rows = report.admitted if condition is None else lake.count(condition, [report.day]).get(report.day, 0)
+            traced += [report.day] if all_rows > rows else []
+            rows = all_rows
         if rows:
             counted_days.append(CountedDay(report, rows))
-    return tuple(reversed(counted_days))
+    if len(traced) == size and counted_days[-1].report.day < traced[-1]:  # days of imports lie before the window
+        scope = scope.model_copy(update={"since": date.fromisoformat(traced[-1])})
+    return tuple(reversed(counted_days)), scope
 
 
 def identity(days: Iterable[CountedDay], scope: Scope) -> list[list[object]]:
@@ -83,8 +91,12 @@ def identity(days: Iterable[CountedDay], scope: Scope) -> list[list[object]]:
     return [[day.report.day, day.report.digest, *([] if day.whole else [rule])] for day in days]
 
 
+def _imported() -> pc.Expression:
+    return pc.field("model").isin(pa.array(MODELS, pa.string()))
+
+
 def where(scope: Scope) -> pc.Expression | None:
-    """Whether a row of the governed table is in the scope; None: every row is."""
+    """Whether a row of the governed table is in the scope, or an import's; None: every row is."""
     conditions: list[pc.Expression] = []
     if scope.models:
         conditions.append(pc.field("model").isin(pa.array(scope.models, pa.string())))
@@ -92,7 +104,9 @@ def where(scope: Scope) -> pc.Expression | None:
         conditions.append(pc.field("timestamp") > pa.scalar(scope.after, SCHEMA.field("timestamp").type))
     if scope.without:
         conditions.append(~pc.field("model").isin(pa.array(scope.without, pa.string())))
-    return reduce(and_, conditions) if conditions else None
+    if scope.since is not None:
+        conditions.append(pc.field("day") >= pa.scalar(scope.since, pa.date32()))
+    return reduce(and_, conditions) | _imported() if conditions else None
 
 
 def _as_stored(names: Iterable[str]) -> frozenset[str]:

@@ -167,7 +167,13 @@ class Remaining(NamedTuple):
 def in_source(store: Store, person: Person, address: Address | None) -> Remaining:
     """The embedded export is ours, and prompts have no owner. A source that cannot be opened is named by what was read
     of it last."""
-    if address is None or address.section.kind in ("demo", "prompts"):
+    held = [_in_one(store, person, each) for each in (address.each() if address is not None else ())]
+    remains, outside = ([line for each in held for line in each[n]] for n in range(2))
+    return Remaining(tuple(remains), tuple(outside))
+
+
+def _in_one(store: Store, person: Person, address: Address) -> Remaining:
+    if address.section.kind in ("demo", "prompts"):
         return Remaining()
     try:
         if not address.uri and address.section.kind != "custom":

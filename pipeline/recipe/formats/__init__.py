@@ -1,5 +1,5 @@
 """Known formats of other people's data, one YAML file each: by which keys a row shows that it is one, and where such a
-row has what. A format of kind `rows` is a preset of the source `rows`."""
+row has what. A format of kind `rows`, `pairs` or `demonstrations` is a preset of the source of that kind."""
 
 from __future__ import annotations
 
@@ -41,6 +41,11 @@ RowField = Literal[
     "metadata",  # objects are merged, and values kept under the path's last key
     "key",  # of a row and of its request in `requests`
 ]
+ImportField = Literal[
+    "prompt", "input", "system", "tools", "chosen", "rejected", "answers", "answer", "rating", "preferred", "votes",
+    "status", "error", "user", "reference", "metadata",
+]  # fmt: skip
+"""docs/imports.md says what each is."""
 Kind = Literal["rows", "pairs", "demonstrations", "prompts", "langfuse_export", "otel", "none"]
 
 
@@ -63,6 +68,12 @@ class Format(Section):
     """Of what a file holds besides: rows are those where each path has a text in which its expression is found."""
     begins: dict[str, str] = Field(default={})
     """Path to how the text there begins, in every row."""
+    scale: tuple[float, float] | None = None
+    """Worst and best `rating`."""
+    sides: dict[str, int] = Field(default={})
+    """Word of `preferred` to the place of the answer that it names."""
+    speakers: dict[str, Literal["user", "assistant"]] = Field(default={})
+    """Of a text that is a conversation: what comes before a turn, and whose turn it is."""
     note: str = ""
     """For people: what it does not hold, or what to do instead."""
 

@@ -23,8 +23,8 @@ from pipeline.traces.sources.parts import (
 )
 from pipeline.traces.sources.shapes import NOTHING, Json, Unreadable, decoded, list_of, object_of, unreadable, value_of
 
-ROLES = {"system": "system", "developer": "system", "user": "user", "human": "user", "tool": "tool"} | {
-    "assistant": "assistant", "ai": "assistant", "model": "assistant", "function": "tool"}  # fmt: skip
+ROLES = {"system": "system", "developer": "system", "user": "user", "human": "user", "gpt": "assistant"} | {
+    "assistant": "assistant", "ai": "assistant", "model": "assistant", "tool": "tool", "function": "tool"}  # fmt: skip
 _CLASSES = {"Human": "user", "User": "user", "AI": "assistant", "Assistant": "assistant", "System": "system"} | {
     "Tool": "tool", "Function": "tool"}  # fmt: skip
 KINDS = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool", "function": "tool"} | {
@@ -196,6 +196,8 @@ class _Reader:
 
     def _of_dict(self, value: Json, role: str) -> list[Turn]:
         value = undotted(value) if "message.role" in value else value
+        if "from" in value and "value" in value:  # ShareGPT's message
+            value = {"role": value["from"], "content": value["value"]}
         kind = kind_of(value)
         self._note_finish(value)
         if "role" in value and not isinstance(value["role"], str) and value["role"] is not None:

@@ -1,10 +1,13 @@
 """Which reader a recipe's source has."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from pipeline.recipe.custom import create
+from pipeline.recipe.imports import ImportSource
 from pipeline.traces.rows import Rows
+from pipeline.traces.sources.imports import ImportedFiles
 from pipeline.traces.sources.langfuse_api import LangfuseApi
 from pipeline.traces.sources.langfuse_export import LangfuseExport
 from pipeline.traces.sources.mlflow_traces import MlflowTraces
@@ -18,33 +21,51 @@ SERVED = "served"
 """Folder of the gateway's spans, below the root of the embedded production's export."""
 
 
-class EmbeddedProduction:
+class Composed:
+    """Several sources as one, by the beginning of the names of their parts there; "" is the last one's."""
+
+    def __init__(self, label: str, sources: Mapping[str, Source]) -> None:
+        self.label, self._sources = label, sources
+
+    def parts(self) -> list[SourcePart]:
+        listed = {prefix: source.parts() for prefix, source in self._sources.items()}
+        for part in listed.get("", ()):
+            if prefix := next((each for each in self._sources if each and part.name.startswith(each)), None):
+                raise ValueError(
+                    f"{self.label} holds {part.name}: {prefix} is another source's name. Rename the folder."
+                )
+        named = [part._replace(name=f"{prefix}{part.name}") for prefix, parts in listed.items() for part in parts]
+        return sorted(named, key=lambda part: part.name)
+
+    def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
+        prefix = next(each for each in self._sources if part.name.startswith(each))
+        return self._sources[prefix].rows(part._replace(name=part.name.removeprefix(prefix)), digest)
+
+
+class EmbeddedProduction(Composed):
     """The Langfuse export of what champions served, under its own names, and the spans of what the gateway served while
     rollouts ran, under `served/`."""
 
     def __init__(self, uri: str) -> None:
-        self.label = uri
-        self._export = LangfuseExport(uri)
-        self._has_served = any(Path(uri, SERVED).rglob("*.jsonl"))
-        self._served = Otel(f"{uri}/{SERVED}")
-
-    def parts(self) -> list[SourcePart]:
-        served = self._served.parts() if self._has_served else []
-        return [*self._export.parts(), *(part._replace(name=f"{SERVED}/{part.name}") for part in served)]
-
-    def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
-        prefix, _, name = part.name.partition("/")
-        if prefix == SERVED:
-            return self._served.rows(part._replace(name=name), digest)
-        return self._export.rows(part, digest)
+        has_served = any(Path(uri, SERVED).rglob("*.jsonl"))
+        served: dict[str, Source] = {f"{SERVED}/": Otel(f"{uri}/{SERVED}")} if has_served else {}
+        super().__init__(uri, {**served, "": LangfuseExport(uri)})
 
 
 FILES = {"demo": EmbeddedProduction, "langfuse_export": LangfuseExport, "otel": Otel}
 
 
 def open_source(address: Address) -> Source:
-    """The source at an address; nothing is connected or read yet. Raises ValueError for an address of no known kind."""
-    section, uri = address.section, address.uri
+    """The source at an address, with its imports; nothing is connected or read yet. Raises ValueError for an address of
+    no known kind."""
+    sources: dict[str, Source] = {prefix: ImportedFiles(section, prefix) for prefix, section in address.imports}
+    if isinstance(address.section, ImportSource):
+        return Composed(address.uri, sources)
+    own = _source(address.section, address.uri)
+    return Composed(own.label, {**sources, "": own}) if sources else own
+
+
+def _source(section: Any, uri: str) -> Source:
     match section.kind:
         case "langfuse_api":
             return LangfuseApi(uri, section)

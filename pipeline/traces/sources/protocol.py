@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from datetime import date
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
+from pipeline.recipe.imports import ImportSource
+from pipeline.recipe.traces import Traces
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rows
 
@@ -105,8 +107,20 @@ class External(Protocol):
 
 
 class Address(NamedTuple):
-    """A source as it is handed to a worker: its section of the recipe and where it is."""
+    """A source as it is handed to a worker: its section of the recipe, where it is, and the imports beside it."""
 
     section: Any
     uri: str
     """Path, `s3://` prefix, or a database URL (which may hold a password: it is never logged)."""
+    imports: tuple[tuple[str, ImportSource], ...] = ()
+    """By the beginning of the names of their parts. One that is the source itself is among them."""
+
+    def each(self) -> list["Address"]:
+        """The source and its imports, each on its own."""
+        own = [] if isinstance(self.section, ImportSource) else [self._replace(imports=())]
+        return [*own, *(Address(section, section.uri, (("", section),)) for _, section in self.imports)]
+
+
+def address_of(settings: Traces, uri: str) -> Address:
+    """`uri`: of the source."""
+    return Address(settings.source, uri, tuple(settings.imported.items()))

@@ -94,10 +94,13 @@ def test_judge_noise_is_known_from_the_verifier() -> None:
     assert evidence(unaudited).label_noise.value is None
 
 
-def test_noise_of_given_rewards_is_known_from_the_verifier() -> None:
-    rows = [r._replace(profile="given") for p in range(100) for r in (row(f"g{p}", "a"), wrong(f"g{p}", "b"))]
-    assert evidence(rows).noise_sources["given"].noise == share(0, 100)
-    assert evidence([r._replace(correct=None) for r in rows]).label_noise.value is None
+def test_noise_of_imports_is_measured_where_it_can_be() -> None:
+    pairs = [(row(f"g{p}", "a"), wrong(f"g{p}", "b")) for p in range(100)]
+    rows = [r._replace(profile="imported", origin="imports/x (MIT)") for pair in pairs for r in pair]
+    assert evidence(rows).noise_sources["imports"].noise == share(0, 100)
+    declared = evidence([r._replace(correct=None) for r in rows])
+    assert (declared.label_noise.value, declared.label_noise.n) == (0.0, 0)
+    assert declared.noise_sources["imports"].known_from.startswith("what a person declared")
 
 
 def test_people_replace_the_audit_once_they_have_reviewed_enough() -> None:

@@ -65,8 +65,8 @@ def test_a_rating_makes_a_thumb_where_it_is_clear(value: float | None, label: bo
 
 
 @pytest.mark.parametrize(("reward", "label"), [(0.7, True), (0.49, False), (0.5, None), (0.69, None), (None, None)])
-def test_a_given_reward_makes_a_thumb_on_a_pairs_sides(reward: float | None, label: bool | None) -> None:
-    given = row("a", reward, **{**OPEN, "profile": "given"})
+def test_an_imports_reward_makes_a_thumb_on_a_pairs_sides(reward: float | None, label: bool | None) -> None:
+    given = row("a", reward, **{**OPEN, "profile": "imported"})
     clear, unclear = thumbs(by_prompt([given]), SETTINGS)
     assert [thumb.liked for thumb in clear] == ([] if label is None else [label])
     assert unclear == (label is None and reward is not None)
@@ -102,7 +102,8 @@ def test_one_user_does_not_fill_the_thumbs(place: Place) -> None:
     rows = [rated(f"r{n}", 0.75, prompt=f"what is {n}") for n in range(100)]
     flood = [rated(f"f{n}", 0.25, prompt=f"who is {n}", user_id="one") for n in range(100)]
     dataset = place.build([*rows, *flood], max_principal_share=0.05)
-    assert (dataset.evidence.thumbs, dataset.capped_thumbs, dataset.evidence.thumb_users) == (105, 95, 101)
+    assert (dataset.evidence.thumbs, dataset.evidence.thumb_users) == (105, 101)
+    assert dataset.left_out["thumbs"] == {"cap": 95}
 
 
 @pytest.mark.parametrize("value", [0.25, 0.75])

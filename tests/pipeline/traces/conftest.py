@@ -17,7 +17,7 @@ from pipeline.traces.lake import LakeConfig
 from pipeline.traces.materialize import materialize
 from pipeline.traces.records import GovernedTraces
 from pipeline.traces.scope import Producer
-from pipeline.traces.sources.protocol import Address
+from pipeline.traces.sources.protocol import address_of
 from tests.contexts import KEYS, stage_context
 
 NOW = datetime(2026, 1, 12, tzinfo=UTC)
@@ -74,10 +74,10 @@ def govern(
     **settings: Any,
 ) -> GovernedTraces:
     """One run of the stage; further keywords change the section."""
-    samples = Samples() if source.kind == "prompts" else None
+    samples, traces = Samples() if source.kind == "prompts" else None, Traces(source=source, **settings)
     return materialize(
-        stage_context(store, lake, traces=Traces(source=source, **settings), compute=compute, samples=samples),
-        Address(source, uri),
+        stage_context(store, lake, traces=traces, compute=compute, samples=samples),
+        address_of(traces, uri),
         Producer(champion, "tiny", version, since, kept_out),
         0,
         now,

@@ -1,0 +1,92 @@
+"""Preferences and demonstrations on day one, by the recipe alone, to a verdict; and beside the embedded production."""
+
+import json
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from assets.graph import ASSETS
+from assets.records import CHECKPOINT, PLAN, PREFERENCES, REPORT
+from assets.resources import records
+from evals.bundle import verify
+from pipeline.core.storage import DatasetRef
+from pipeline.demo.task import mistaken_solution, problems
+from pipeline.selection.preferences import PreferenceDataset
+from pipeline.training.plan import TrainingPlan
+from tests.loop import deployment, instance
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("forking")]
+
+DECLARED = "licence: MIT, consent: true, day: 2026-01-05"
+SMALL = ("training.dpo.steps=4", "training.dpo.batch_size=16", "training.sft.steps=4")
+
+
+def write_ultrafeedback(path: Path, count: int) -> Path:
+    """Four rated answers to each problem, as UltraFeedback has them, in any order."""
+    dice = random.Random(0)
+    rows: list[dict[str, Any]] = []
+    for each in problems(101, "train", count):
+        rated = [(each.solution, 4.75), (mistaken_solution(each), 1.5), ("I do not know.", 3.0), ("Many.", 2.0)]
+        answers = [{"model": "m", "response": text, "fine-grained_score": score} for text, score in rated]
+        rows.append({"source": "sums", "instruction": each.prompt, "completions": dice.sample(answers, 4)})
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return path
+
+
+def write_fine_tuning_file(path: Path, count: int) -> Path:
+    asked = [(each.prompt, each.solution) for each in problems(202, "train", count)]
+    chats = ([{"role": "user", "content": q}, {"role": "assistant", "content": a}] for q, a in asked)
+    path.write_text("".join(f"{json.dumps({'messages': chat})}\n" for chat in chats))
+    return path
+
+
+def run(folder: Path, *overrides: str) -> tuple[PreferenceDataset, TrainingPlan]:
+    """What was selected and planned; it was trained and got a verdict."""
+    settings = deployment(folder / "data", [*SMALL, *overrides])
+    with instance(folder / "dagster") as home:
+        resources = {"deployment": settings, "io_manager": records}
+        result = dg.materialize(ASSETS[:9], instance=home, resources=resources)
+        verdict = result.output_for_node("gate_verdict")
+    store, id = settings.store(), settings.latest().id
+    assert verify(REPORT.read(store, id).bundle.uri, verdict.bundle_digest) == verdict
+    assert CHECKPOINT.read(store, id).checkpoint.step == 4
+    return PREFERENCES.read(store, id), PLAN.read(store, id)
+
+
+def origins(dataset: DatasetRef | None) -> Counter[str]:
+    assert dataset is not None
+    return Counter(pq.read_table(dataset.uri, columns=["origin"])["origin"].to_pylist())
+
+
+def test_published_ratings_are_dpo_on_day_one(tmp_path: Path) -> None:
+    path = write_ultrafeedback(tmp_path / "train.parquet", 300)
+    source = f"{{kind: pairs, name: uf, uri: {path}, preset: ultrafeedback, {DECLARED}}}"
+    dataset, plan = run(tmp_path, f"traces.source={source}")
+    assert (plan.decision.method, plan.decision.forced) == ("dpo", False)
+    assert origins(dataset.pairs) == {"imports/uf (MIT)": dataset.pairs.rows}
+    assert dataset.pairs.rows + dataset.held_out_pairs.rows == 300
+
+
+def test_a_fine_tuning_file_is_sft_on_day_one(tmp_path: Path) -> None:
+    path = write_fine_tuning_file(tmp_path / "train.jsonl", 300)
+    source = f"{{kind: demonstrations, uri: {path}, preset: openai_finetune_sft, {DECLARED}}}"
+    dataset, plan = run(tmp_path, f"traces.source={source}")
+    assert (plan.decision.method, plan.decision.forced) == ("sft", False)
+    assert origins(dataset.winners) == {"imports/1 (MIT)": dataset.evidence.demonstrations}
+
+
+def test_imports_are_mixed_with_traces_by_their_share(tmp_path: Path) -> None:
+    path = write_ultrafeedback(tmp_path / "train.parquet", 300)
+    imports = f"[{{kind: pairs, uri: {path}, preset: ultrafeedback, region: us, {DECLARED}}}]"
+    shares = ("selection.method=dpo", "selection.imported_share=0.25")
+    dataset, plan = run(tmp_path, f"traces.imports={imports}", *shares)
+    pairs = origins(dataset.pairs)
+    assert pairs["imports/1 (MIT)"] == pairs["traces"] // 3 > 0
+    assert dataset.left_out["pairs"]["share"] > 200
+    assert plan.decision.forced
