@@ -6,7 +6,6 @@ line is JSON."""
 import argparse
 import json
 import os
-import pickle
 import subprocess
 import tempfile
 import time
@@ -15,6 +14,8 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from benchmarks.base_models import build
 from benchmarks.base_tokenizers import answer
@@ -29,6 +30,7 @@ PAGE, MARKS = (
     ("<!-- the matrix, by python -m benchmarks.models --write -->", "<!-- its end -->"),
 )
 TRANSFORMERS4 = ROOT / ".venv-transformers4" / "bin" / "python"
+OUTCOME = TypeAdapter(ModelOutcome)
 HABITS = {
     "llama3": "Llama 3: no pad token, three end tokens, shards",
     "llama3p": "Llama 3 with a pad token of its own",
@@ -75,8 +77,8 @@ def tried(root: Path, name: str, methods: Sequence[MethodName]) -> ModelOutcome:
     if not kept.is_file():
         trained = ModelLoop(root).run(name, folder if folder.is_dir() else build(name, folder), methods)
         kept.parent.mkdir(exist_ok=True)
-        kept.write_bytes(pickle.dumps(trained))
-    outcome: ModelOutcome = pickle.loads(kept.read_bytes())
+        kept.write_bytes(OUTCOME.dump_json(trained))
+    outcome = OUTCOME.validate_json(kept.read_bytes())
     base = outcome.base
     chats = [[*asked, {"role": "assistant", "content": answer(a, b)}] for a, b, asked in conversations(8)]
     for method, (plan, checkpoint) in outcome.trained.items():
