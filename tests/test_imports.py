@@ -42,7 +42,7 @@ def write_ultrafeedback(path: Path, count: int) -> Path:
 def write_fine_tuning_file(path: Path, count: int) -> Path:
     asked = [(each.prompt, each.solution) for each in problems(202, "train", count)]
     chats = ([{"role": "user", "content": q}, {"role": "assistant", "content": a}] for q, a in asked)
-    path.write_text("".join(f"{json.dumps({'messages': chat})}\n" for chat in chats))
+    path.write_text("".join(f"{json.dumps({'messages': chat})}\n" for chat in chats), encoding="utf-8")
     return path
 
 

@@ -32,7 +32,7 @@ def call(n: int, **changes: Any) -> dict[str, Any]:
 
 def write(path: Path, *rows: object) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
     return path
 
 

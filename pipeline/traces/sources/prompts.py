@@ -58,12 +58,12 @@ class Prompts:
         for file in self._set_files():
             digest.update(f"{file.name}\0".encode())
             layout, before = self._layout(file), last
-            paths = [*filter(None, layout or ()), *self._fields.metadata]
+            paths = [*filter(None, layout), *self._fields.metadata]
             for batch in records(self._files, file, digest, paths):
                 rows = Rows()
                 for rejection in batch.rejected:
                     rows.rejected.append(msgspec.structs.replace(rejection, line=before + rejection.line, day=day))
-                for line, row in batch.records if layout else ():
+                for line, row in batch.records:
                     last = before + line
                     put(rows, self._row(row, layout, last, references))
                 yield rows
@@ -96,14 +96,15 @@ class Prompts:
         moment, shown = datetime.combine(self._section.day, time(), UTC), json.dumps(metadata, default=str)
         return Trace(id, id, moment, UNANSWERED, None, None, messages, "", line, metadata=shown)
 
-    def _layout(self, file: SourcePart) -> PromptLayout | None:
-        """By the file's first row: the recipe's fields, else those of the known format; None for a file without rows.
-        Raises ValueError where they are not there, or leave out what a problem needs."""
+    def _layout(self, file: SourcePart) -> PromptLayout:
+        """By the file's first row: the recipe's fields, else those of the known format. Raises ValueError where they
+        are not there, or leave out what a problem needs."""
         first = next(iter(first_records(self._files, file, 1)), None)
         if first is None:
-            return None
+            return PromptLayout("", "")  # without rows
         given, known = self._fields, formats().get(format_of(first))
-        usual: Mapping[str, Any] = known.fields if known and known.kind == "prompts" else {}
+        fields = known.fields.items() if known and known.kind == "prompts" else ()
+        usual = {name: path for name, path in fields if isinstance(path, str)}
         prompt, reference = given.prompt or usual.get("prompt"), given.reference or usual.get("reference")
         if not (prompt and reference) or any(not {path, steps(path)[0]} & first.keys() for path in (prompt, reference)):
             raise ValueError(

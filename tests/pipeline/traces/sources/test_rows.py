@@ -38,7 +38,9 @@ def rows_of(path: Path, fields: dict[str, Any] | None = None, **more: Any) -> Ro
 
 
 def lines(path: Path, *rows: dict[str, Any]) -> Path:
-    path.write_text("".join(f"{json.dumps({'q': 'Hi', 'a': 'Yes', 'at': AT, **row})}\n" for row in rows))
+    path.write_text(
+        "".join(f"{json.dumps({'q': 'Hi', 'a': 'Yes', 'at': AT, **row})}\n" for row in rows), encoding="utf-8"
+    )
     return path
 
 
