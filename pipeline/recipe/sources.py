@@ -96,7 +96,7 @@ class PromptFields(Section):
     """Field of its answer or solution. Of a list any is right."""
     options: str | None = None
     """Field of the options of a multiple choice. They are written below the problem with letters, and the letter is the
-    answer: the set gives it, the option's text, or its number from 0. Set rewards.verifier.kind to choice."""
+    answer: the set gives it, the option's text, or its number from 0. The check is `choice`."""
     metadata: tuple[str, ...] = ()
     """Fields to keep as metadata."""
     system: str | None = None

@@ -14,6 +14,7 @@ import msgspec
 
 from pipeline.core.storage import digest_json
 from pipeline.recipe.formats import formats
+from pipeline.recipe.rewards import Verifier
 from pipeline.recipe.sources import PromptsSource
 from pipeline.traces.batch import REFERENCE_KEY
 from pipeline.traces.detect import format_of, wrong_kind
@@ -91,6 +92,7 @@ class Prompts:
         if (known := references.setdefault(key, value)) is not value:
             return left_out(Reason.DUPLICATE, f"the problem came before{', with another answer' * (known != value)}")
         kept = {name: row[name] for name in self._fields.metadata if name in row}
+        kept |= {Verifier.kind_key: "choice"} if layout.options else {}
         metadata = {**kept, REFERENCE_KEY: reference, "licence": self._section.licence}
         id = f"prompt-{hashlib.sha256(json.dumps([messages, reference]).encode()).hexdigest()[:32]}"
         moment, shown = datetime.combine(self._section.day, time(), UTC), json.dumps(metadata, default=str)

@@ -97,7 +97,7 @@ def test_options_stand_below_their_problem(tmp_path: Path, right: Any, wrong: An
     path = write(tmp_path / "set.jsonl", rows)
     ((row,), rejected) = read(path, options="choices")
     assert row.messages == [{"role": "user", "content": f"Which, 0?\n\nA) {options[0]}\nB) {options[1]}"}]
-    assert row.reference == "B" and rejected == {ODD_ANSWER: 1}
+    assert (row.reference, row.metadata, rejected) == ("B", {"verifier": "choice"}, {ODD_ANSWER: 1})
     assert read(path, metadata=("choices",))[0][0].messages[0]["content"] == "Which, 0?"
 
 
