@@ -36,6 +36,7 @@ DECLARED = {
     "licence": "a person declares it: under which these rows may be trained on",
     "consent": "true: a person declares that licence and users allow training on every row",
     "day": "YYYY-MM-DD, the day of rows without a time of their own",
+    "requests": "the file or folder of the requests, which the answers are joined to",
 }
 LACKING = {
     "time": "`day` dates all of them. Retention counts from it, and after a promotion only newer rows count.",
@@ -97,6 +98,8 @@ def _import(uri: str, asked: argparse.Namespace) -> int:
     if folder.kind not in ("none", UNKNOWN) and not fault:
         try:
             section = section_of(folder.format, place_of(uri, folder))
+            if asked_for := [each.name for each in folder.others if each.format == f"{folder.format}_input"]:
+                section["requests"] = f"{uri.rstrip('/')}/{asked_for[0]}"
             counts = count(section)
         except ValueError as error:
             fault = str(error)
@@ -139,27 +142,27 @@ def _about(folder: Folder, fault: str, counts: RowCounts | None) -> Iterator[tup
 
 
 def section_of(name: str, uri: str) -> dict[str, Any]:
-    """The section that reads a format. What a person has to declare is null."""
+    """The section that reads a format. What a person has to say is null."""
     known = formats()[name]
-    declared: dict[str, Any] = dict.fromkeys(DECLARED)
+    declared: dict[str, Any] = dict.fromkeys(("licence", "consent", "day"))
     match known.kind:
         case "langfuse_export" | "otel":
             return {"kind": known.kind, "uri": uri}
         case "prompts":
             return {"kind": known.kind, "uri": uri, **({"fields": known.fields} if known.fields else {}), **declared}
         case _:
-            return {"kind": known.kind, "preset": name, "uri": uri, **declared}
+            requests = {"requests": None} if "key" in known.fields else {}
+            return {"kind": known.kind, "preset": name, "uri": uri, **requests, **declared}
 
 
 def place_of(uri: str, folder: Folder) -> str:
     """Where the files of the folder's format are: the folder, a folder in it, or the one file. Raises ValueError where
     files of other formats lie among them."""
-    root = uri.rstrip("/")
-    names = [each.name for each in folder.looks if each.format == folder.format]
+    root, names = uri.rstrip("/"), [each.name for each in folder.looks if each.format == folder.format]
     others = [each.name for each in folder.others]
     if folder.kind == "langfuse_export":
         return f"{root}/{names[0]}".partition("/observations_v2/")[0].partition("/scores/")[0]
-    below = {name.partition("/")[0] for name in names}
+    below = {name.partition("/")[0] for name in names}  # of one file alone its own name
     if not others:
         return uri
     if len(below) == 1 and not below & {name.partition("/")[0] for name in others}:
@@ -250,17 +253,17 @@ def format_list() -> str:
     kinds = {each.kind: KINDS.get(each.kind, f"## Kind `{each.kind}`") for each in formats().values()}
     lines = [HEAD]
     for kind in sorted(kinds, key=lambda each: (each == "none", each)):
-        of_kind = [(name, each) for name, each in formats().items() if each.kind == kind]
-        notes = {name: f". {each.note}" for name, each in of_kind if each.note and kind != "none"}
-        lines += ["", kinds[kind], "", *(f"- `{name}`: {each.title}{notes.get(name, '')}" for name, each in of_kind)]
+        of_kind = (f"- `{name}`: {each.title}" for name, each in formats().items() if each.kind == kind)
+        lines += ["", kinds[kind], "", *of_kind]
     return "\n".join(lines)
 
 
 HEAD = """# Formats
 
 What `pt import` and `pt validate` know, by the keys of a file's first 100 rows. A format of kind `rows`, `pairs` or
-`demonstrations` is a `preset` of that source. `pt import --list` prints this page."""
-KINDS = {"none": "## Read by no source\n\n`pt import` says what to do instead."}
+`demonstrations` is a `preset` of that source. `pt import FILE` says what a format lacks, and what to do where no source
+reads it. `pt import --list` prints this page."""
+KINDS = {"none": "## Read by no source"}
 
 
 if __name__ == "__main__":

@@ -10,13 +10,15 @@ from typing import Any, NamedTuple, cast
 
 from pipeline.recipe.formats import Format, formats
 from pipeline.traces.sources.files import Files
-from pipeline.traces.sources.paths import at
+from pipeline.traces.sources.paths import at, steps
 from pipeline.traces.sources.protocol import Broken, SourcePart
 from pipeline.traces.sources.tables import FORMATS, first_records
 
 UNKNOWN = "unknown"
 ROWS, FILES = 100, 20
 """Rows that are looked at in a file, and files in a folder."""
+OTHERS = "*"
+"""Among what a format lacks: any key beside its own."""
 ALIKE = 0.5
 """Share of a file's rows that have to be of one format."""
 
@@ -46,11 +48,11 @@ class Folder(NamedTuple):
 
     @property
     def format(self) -> str:
-        """That of most rows; UNKNOWN where none is known."""
+        """That of most rows, if it can be among those that a source reads; UNKNOWN where none is known."""
         rows = Counter[str]()
         for each in self.looks:
-            rows[each.format] += each.rows if each.format != UNKNOWN else 0
-        return max(rows, key=rows.__getitem__)
+            rows[each.format] += each.rows
+        return max(rows, key=lambda name: (name != UNKNOWN, kind_of(name) != "none", rows[name]))
 
     @property
     def rows(self) -> int:
@@ -126,6 +128,8 @@ def _fits(row: Mapping[str, Any], known: Format) -> bool:
     def has(path: str) -> bool:
         return at(row, path) not in (None, "")
 
+    if OTHERS in known.lacks and not row.keys() <= {str(steps(key)[0]) for key in known.keys}:
+        return False
     begins = (str(at(row, path)).startswith(text) for path, text in known.begins.items())
     return all(map(has, known.keys)) and not any(map(has, known.lacks)) and all(begins)
 

@@ -65,31 +65,51 @@ def test_known_rows_are_counted_shown_and_written(capsys: pytest.CaptureFixture[
     )
 
 
+def test_a_batch_is_joined_to_its_requests(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    answer = {"id": "b", "custom_id": "r1", "response": {"status_code": 200, "body": {**ANSWER, "created": 1767607200}}}
+    write(tmp_path / "output.jsonl", answer)
+    code, text = told(capsys, tmp_path)
+    assert (
+        code == 0 and "0 can be learned from" in text and "requests: null # the file or folder of the requests" in text
+    )
+    request = {"custom_id": "r1", "method": "POST", "url": "/v1/chat/completions", "body": {"messages": MESSAGES}}
+    write(tmp_path / "input.jsonl", request)
+    code, text = told(capsys, tmp_path)
+    assert code == 0 and "of the first 1, 1 can be learned from" in text and "Is B2 in stock? -> Yes." in text
+    assert f"uri: {tmp_path}/output.jsonl requests: {tmp_path}/input.jsonl" in text
+
+
 MESSAGES = [{"role": "user", "content": "Is B2 in stock?"}]
 ANSWER = {"choices": [{"message": {"role": "assistant", "content": "Yes."}, "finish_reason": "stop"}], "model": "shop"}
 LOGGED: dict[str, dict[str, Any]] = {
-    "phoenix": {
-        "name": "chat",
-        "span_kind": "LLM",
-        "start_time": "2026-01-05T10:00:00+00:00",
-        "context.trace_id": "t",
-        "context.span_id": "s",
-        "attributes.llm.input_messages": [{"message.role": "user", "message.content": "Is B2 in stock?"}],
-        "attributes.llm.output_messages": [{"message.role": "assistant", "message.content": "Yes."}],
-    },
-    "sagemaker_capture": {
-        "captureData": {
-            "endpointInput": {"mode": "INPUT", "encoding": "JSON", "data": json.dumps({"messages": MESSAGES})},
-            "endpointOutput": {"mode": "OUTPUT", "encoding": "JSON", "data": json.dumps(ANSWER)},
-        },
-        "eventMetadata": {"eventId": "e", "inferenceTime": "2026-01-05T10:00:01Z"},
-    },
     "vertex": {
         "logging_time": "2026-01-05T10:00:00Z",
         "request_id": "1",
         "model": "models/shop",
         "full_request": {"contents": [{"role": "user", "parts": [{"text": "Is B2 in stock?"}]}]},
         "full_response": {"candidates": [{"content": {"role": "model", "parts": [{"text": "Yes."}]}}]},
+    },
+    "vertex_batch": {
+        "status": "",
+        "processed_time": "2026-01-05T10:00:00Z",
+        "request": {"contents": [{"role": "user", "parts": [{"text": "Is B2 in stock?"}]}]},
+        "response": {"candidates": [{"content": {"role": "model", "parts": [{"text": "Yes."}]}}]},
+    },
+    "opik": {
+        "id": "t",
+        "name": "chat",
+        "start_time": "2026-01-05T10:00:00Z",
+        "last_updated_at": "2026-01-05T10:00:02Z",
+        "created_by": "sdk",
+        "input": {"messages": MESSAGES},
+        "output": {"message": {"role": "assistant", "content": "Yes."}},
+        "feedback_scores": [{"name": "thumb", "value": 1, "source": "ui"}],
+    },
+    "kong": {
+        "started_at": 1767607200000,
+        "request": {"id": "r", "method": "POST"},
+        "response": {"status": 200},
+        "ai": {"proxy": {"payload": {"request": json.dumps({"messages": MESSAGES}), "response": json.dumps(ANSWER)}}},
     },
     "braintrust": {
         "span_id": "s",

@@ -59,7 +59,7 @@ class Format(Section):
     keys: tuple[str, ...] = ()
     """Paths that every row of it has."""
     lacks: tuple[str, ...] = ()
-    """Paths that no row of it has: what tells it from a format with more."""
+    """Paths that no row of it has: what tells it from a format with more. `*`: any other than `keys`."""
     line: str | None = None
     """A regular expression at the beginning of its lines, where they are no JSON."""
     fields: dict[str, Paths] = Field(default={})

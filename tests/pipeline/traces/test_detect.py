@@ -7,6 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -57,8 +58,8 @@ ROWS_OF: dict[str, dict[str, Any]] = {
     "openai_batch_input": {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": {}},
     "openai_evals": {"input": [{"role": "user", "content": "7 * 8?"}], "ideal": "56"},
     "scored_answers": {"prompt": "7 * 8?", "response": "56", "reward": 1.0},
-    "corpus": {"text": "Once there was a ship.", "url": "https://example.test"},
-    UNKNOWN: {"kind": "beam", "length": 3},
+    "corpus": {"text": "Once there was a ship."},
+    UNKNOWN: {"text": "Once there was a ship.", "beam": 3},
 }
 
 
@@ -135,6 +136,15 @@ def test_the_first_rows_of_a_file_decide(name: str, content: bytes, expected: st
 def test_parquet_is_read_by_its_columns(tmp_path: Path) -> None:
     write_parquet(tmp_path / "a.parquet")
     assert look(str(tmp_path)).looks == (FileLook("a.parquet", "gsm8k", ROWS, ROWS, ("question", "answer")),)
+
+
+@pytest.mark.slow
+def test_a_prefix_of_a_bucket_is_looked_into(bucket: str, tmp_path: Path) -> None:
+    write_parquet(tmp_path / "a.parquet")
+    for name in ("day=1/a.parquet", "day=2/b.parquet"):
+        boto3.client("s3").upload_file(str(tmp_path / "a.parquet"), bucket, f"sums/{name}")
+    folder = look(f"s3://{bucket}/sums")
+    assert (folder.format, folder.rows, folder.files) == ("gsm8k", 2 * ROWS, 2)
 
 
 def test_rows_that_cannot_be_read_as_they_lie_are_named(tmp_path: Path) -> None:
