@@ -202,15 +202,15 @@ def test_problems_want_licence_consent_and_day(capsys: pytest.CaptureFixture[str
 
 def test_the_section_is_put_into_a_recipe(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     recipe = tmp_path / "my.yaml"
-    recipe.write_text((ROOT / "jobs" / "recipes" / "own.yaml").read_text())
+    recipe.write_text((ROOT / "jobs" / "recipes" / "own.yaml").read_text(encoding="utf-8"))
     calls = write(tmp_path / "a.jsonl", call(1))
     code, text = told(capsys, calls, "--write", recipe)
     assert code == 0 and "traces.source was source: # CHANGE" in text
     assert "kind: langfuse_export uri: /exports/langfuse" in text
     read = load(str(recipe), [])
     assert (read.traces.source.kind, read.traces.source.uri) == ("rows", str(calls))
-    before = (ROOT / "jobs" / "recipes" / "own.yaml").read_text().splitlines()
-    kept = [line for line in recipe.read_text().splitlines() if line in before]
+    before = (ROOT / "jobs" / "recipes" / "own.yaml").read_text(encoding="utf-8").splitlines()
+    kept = [line for line in recipe.read_text(encoding="utf-8").splitlines() if line in before]
     assert [line for line in before if line not in kept] == [
         "  source: # CHANGE: a kind of docs/traces.md",
         "    kind: langfuse_export",
@@ -223,4 +223,4 @@ def test_the_section_is_put_into_a_recipe(capsys: pytest.CaptureFixture[str], tm
 
 def test_the_page_of_formats_is_current(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--list"]) == 0
-    assert (ROOT / "docs" / "formats.md").read_text() == capsys.readouterr().out == f"{format_list()}\n"
+    assert (ROOT / "docs" / "formats.md").read_text(encoding="utf-8") == capsys.readouterr().out == f"{format_list()}\n"
