@@ -62,6 +62,46 @@ CASES: dict[str, list[tuple[dict[str, Any], list[str], list[tuple[str, float]]]]
         ({"prompt": [USER], "completion": [YES], "label": True}, ASKED, BOTH[:1]),
         ({"prompt": "Is it open?", "completion": "Who knows.", "label": False}, ASKED, BOTH[1:]),
     ],
+    "dolly": [
+        ({"instruction": "Is it open?", "context": "", "response": "Until six.", "category": "qa"}, ASKED, BOTH[:1])
+    ],
+    "gemini_finetune": [
+        (
+            {
+                "contents": [
+                    {"role": "user", "parts": [{"text": "Is it open?"}]},
+                    {"role": "model", "parts": [{"text": "Until six."}]},
+                ]
+            },
+            ASKED,
+            BOTH[:1],
+        )
+    ],
+    "messages_dataset": [({"prompt": "Is it open?", "prompt_id": "1", "messages": [USER, YES]}, ASKED, BOTH[:1])],
+    "openorca": [({"system_prompt": "", "question": "Is it open?", "response": "Until six."}, ASKED, BOTH[:1])],
+    "pku_saferlhf": [
+        (
+            {"prompt": "Is it open?", "response_0": "Until six.", "response_1": "Who knows.", "better_response_id": 0},
+            ASKED,
+            BOTH,
+        )
+    ],
+    "shp": [
+        (
+            {"history": "Is it open?", "human_ref_A": "Until six.", "human_ref_B": "Who knows.", "labels": 1}
+            | {"score_A": 9},
+            ASKED,
+            BOTH,
+        )
+    ],
+    "webgpt": [
+        (
+            {"question": {"full_text": "Is it open?"}, "answer_0": "Until six.", "answer_1": "Who knows."}
+            | {"score_0": 1.0, "score_1": -1.0},
+            ASKED,
+            BOTH,
+        )
+    ],
     "trl_prompt_completion": [({"prompt": "Is it open?", "completion": "Until six."}, ASKED, BOTH[:1])],
     "ultrafeedback": [
         (
