@@ -40,6 +40,9 @@ def materialize(
     store, log, settings = context.store, context.log, context.recipe.traces
     if settings.pii.recogniser is not None:
         recogniser(settings.pii.recogniser)
+    for prefix, each in settings.imported.items():
+        if each.day.isoformat() < kept_from(settings, now):
+            log(f"traces: WARNING: {prefix} is of {each.day}, which traces.governed_days does not keep: it is left out")
     source = open_source(address)
     try:
         parts = source.parts()

@@ -17,12 +17,13 @@ from pipeline.recipe.sources import ExportSource, RowsSource
 from pipeline.recipe.traces import Traces
 from pipeline.rewards.label import label_traces
 from pipeline.traces.lake import local_lake
-from pipeline.traces.materialize import read
+from pipeline.traces.materialize import materialize, read
 from pipeline.traces.records import GovernedTraces, Reason
+from pipeline.traces.scope import Producer
 from pipeline.traces.sources.protocol import address_of
-from tests.contexts import context_of
+from tests.contexts import context_of, stage_context
 
-from .conftest import ALONE, Run, govern, observation, write
+from .conftest import ALONE, CHAMPION, NOW, Run, govern, observation, write
 
 pytestmark = pytest.mark.slow
 
@@ -69,6 +70,19 @@ def test_imports_count_whatever_the_window_and_the_champion(
     assert held(store, run(imports=imports, since=promoted)) == ["t6", *ALL]
     assert held(store, run(imports=imports, attribution="model")) == ALL
     assert held(store, run(window_days=2)) == ["t5", "t6"], "an import that is no longer named is gone"
+
+
+def test_an_import_that_retention_drops_is_named(store: Store, export: Path, tmp_path: Path) -> None:
+    traces_on(export, 10)
+    source = ExportSource(kind="langfuse_export", uri=str(export))
+    settings = Traces(source=source, imports=(votes(tmp_path),), governed_days=5)
+    logged: list[str] = []
+    context = stage_context(store, None, logged.append, traces=settings, compute=ALONE)
+    governed = materialize(context, address_of(settings, source.uri), Producer(CHAMPION, "tiny"), 0, NOW)
+    assert held(store, governed) == ["t10"]
+    assert any(
+        "WARNING: imports/1/ is of 2026-01-02, which traces.governed_days does not keep" in line for line in logged
+    )
 
 
 def test_an_import_makes_its_own_day_again(run: Run, store: Store, export: Path, tmp_path: Path) -> None:
