@@ -72,7 +72,7 @@ class Files:
 
         stored = counted()
         try:
-            for chunk in decompressed(stored):
+            for chunk in decompressed(stored, part.name):
                 inflated += len(chunk)
                 check_size(inflated, read)
                 yield chunk
@@ -135,14 +135,14 @@ def _version(info: dict[str, Any]) -> str:
     return f"{info.get('size')}-{moment}"
 
 
-def decompressed(chunks: Iterator[bytes]) -> Iterator[bytes]:
+def decompressed(chunks: Iterator[bytes], name: str) -> Iterator[bytes]:
     """The content of a stored file, at most CHUNK bytes at a time, by what its bytes say. Raises Broken after the last
     bytes that could be read; gzip proves its content only at its end, so rows before a damaged place may be damaged."""
     head = next(chunks, b"")
     stored = chain([head], chunks)
     if head.startswith(b"\x1f\x8b"):
         yield from _gunzipped(stored)
-    elif not head:
+    elif not head and not name.endswith(LINES):  # an hour without a call gives a file without lines
         raise Broken("the file is empty: an upload that never began")
     else:
         yield from stored

@@ -252,7 +252,8 @@ LINE = '{"q": "Hi", "a": "Yes", "at": "2026-01-05"}'
 @pytest.mark.parametrize(
     ("name", "content", "traces", "rejections"),
     [
-        ("empty.jsonl", "", 0, ["truncated_file:1: the file is empty: an upload that never began"]),
+        ("empty.jsonl", "", 0, []),
+        ("empty.jsonl.gz", "", 0, ["truncated_file:1: the file is empty: an upload that never began"]),
         ("empty.csv", "", 0, ["truncated_file:1: the rest is not read: the file is empty: .*"]),
         ("empty.json", "", 0, ["truncated_file:1: the JSON breaks off or is damaged: the file is empty.*"]),
         ("empty.parquet", "", 0, ["truncated_file:1: the Parquet file is damaged"]),
