@@ -121,7 +121,9 @@ def build(
         clear, unclear = thumbs(trained, settings)
         rated = mix(clear, settings, proven=not auto or scorers.order_thumbs(settings))
         shown = demonstrations(trained)
-        if not auto and "winners" in METHODS[settings.method].needs:  # an answer that an import calls good is one, too
+        if (
+            settings.method != "auto" and "winners" in METHODS[settings.method].needs
+        ):  # a good answer of an import is one
             shown += [each for each in clear if each.liked and each.row.origin]
         best = winners(trained) if not (auto and shown) or scorers.agree(settings) else []
         examples = mix(shown, settings, own=len(best))
