@@ -232,29 +232,24 @@ def block(section: Mapping[str, Any]) -> str:
 
 def put(path: Path, section: Mapping[str, Any]) -> str:
     """Replace `traces.source` of a recipe; what was changed. Raises ValueError where there is none."""
-    text = path.read_text(encoding="utf-8")
-    root = yaml.compose(text, Loader=yaml.SafeLoader)
-    traces = _value(root, "traces")
-    source = next((pair for pair in getattr(traces, "value", ()) if pair[0].value == "source"), None)
-    if source is None:
+    text, node = path.read_text(encoding="utf-8"), None
+    value: Any = yaml.compose(text, Loader=yaml.SafeLoader)
+    for key in ("traces", "source"):
+        node, value = next((pair for pair in getattr(value, "value", ()) if pair[0].value == key), (None, None))
+    if node is None:
         raise ValueError(f"{path} has no traces.source. Give a recipe: pt init makes one.")
-    start, end = source[0].start_mark, source[1].end_mark
+    start, end = node.start_mark, value.end_mark
     before, after = text[: start.index - start.column], text[end.index - end.column :]
     path.write_text(before + block(section) + after, encoding="utf-8")
     return f"traces.source was\n{text[start.index : end.index].rstrip()}"
 
 
-def _value(node: Any, key: str) -> Any:
-    return next((value for name, value in getattr(node, "value", ()) if name.value == key), None)
-
-
 def format_list() -> str:
     """docs/formats.md: every known format, by the kind of source that reads it."""
-    kinds = {each.kind: KINDS.get(each.kind, f"## Kind `{each.kind}`") for each in formats().values()}
     lines = [HEAD]
-    for kind in sorted(kinds, key=lambda each: (each == "none", each)):
+    for kind in sorted({each.kind for each in formats().values()}, key=lambda each: (each == "none", each)):
         of_kind = (f"- `{name}`: {each.title}" for name, each in formats().items() if each.kind == kind)
-        lines += ["", kinds[kind], "", *of_kind]
+        lines += ["", "## Read by no source" if kind == "none" else f"## Kind `{kind}`", "", *of_kind]
     return "\n".join(lines)
 
 
@@ -263,7 +258,6 @@ HEAD = """# Formats
 What `pt import` and `pt validate` know, by the keys of a file's first 100 rows. A format of kind `rows`, `pairs` or
 `demonstrations` is a `preset` of that source. `pt import FILE` says what a format lacks, and what to do where no source
 reads it. `pt import --list` prints this page."""
-KINDS = {"none": "## Read by no source"}
 
 
 if __name__ == "__main__":
