@@ -123,7 +123,7 @@ def build(
         shown = demonstrations(trained)
         if (
             settings.method != "auto" and "winners" in METHODS[settings.method].needs
-        ):  # a good answer of an import is one
+        ):  # of imports, good answers
             shown += [each for each in clear if each.liked and each.row.origin]
         best = winners(trained) if not (auto and shown) or scorers.agree(settings) else []
         examples = mix(shown, settings, own=len(best))
