@@ -121,9 +121,7 @@ def build(
         clear, unclear = thumbs(trained, settings)
         rated = mix(clear, settings, proven=not auto or scorers.order_thumbs(settings))
         shown = demonstrations(trained)
-        if (
-            settings.method != "auto" and "winners" in METHODS[settings.method].needs
-        ):  # of imports, good answers
+        if settings.method != "auto" and "winners" in METHODS[settings.method].needs:  # of imports, good answers
             shown += [each for each in clear if each.liked and each.row.origin]
         best = winners(trained) if not (auto and shown) or scorers.agree(settings) else []
         examples = mix(shown, settings, own=len(best))
