@@ -65,8 +65,8 @@ def _tensors(folder: Path) -> dict[str, torch.Tensor]:
 
 def _place(name: str) -> str:
     """The module in its layer, whatever stands before and behind."""
-    found = LAYER.search(name.split(".lora_A.")[0].removesuffix(".base_layer").removesuffix(".weight"))
-    return found[0] if found else name
+    in_layer = LAYER.search(name.split(".lora_A.")[0].removesuffix(".base_layer").removesuffix(".weight"))
+    return in_layer[0] if in_layer else name
 
 
 def token_faults(base: Path, export: Path) -> Iterator[str]:

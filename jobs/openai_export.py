@@ -111,23 +111,23 @@ def _read(path: Path) -> TuningFile:
             read.append((number, format_of(cast(dict[str, Any], row)), cast(dict[str, Any], row)))
     if not read:
         return TuningFile(path, "", [], [*faults, f"{path.name}: empty"])
-    known = Counter(name for _, name, _ in read).most_common(1)[0][0]
-    faults += [f"{path.name}, line {number}: {name} among {known}" for number, name, _ in read if name != known]
-    return TuningFile(path, known, [row for _, name, row in read if name == known], faults)
+    format_name = Counter(name for _, name, _ in read).most_common(1)[0][0]
+    faults += [f"{path.name}, line {number}: {name} among {format_name}" for number, name, _ in read if name != format_name]
+    return TuningFile(path, format_name, [row for _, name, row in read if name == format_name], faults)
 
 
 def _job(folder: Path) -> dict[str, Any]:
     """The job's object, or nothing. Raises ValueError where there are several, or one is cut."""
-    found = list[dict[str, Any]]()
+    jobs = list[dict[str, Any]]()
     for path in sorted(folder.glob("*.json")):
         try:
             read = json.loads(path.read_bytes())
         except ValueError as error:
             raise ValueError(f"{path} is cut, or no JSON ({error}). Fetch it again.") from error
-        found += [read] if isinstance(read, dict) and read.get("object") == "fine_tuning.job" else []
-    if len(found) > 1:
-        raise ValueError(f"{folder} has {len(found)} jobs. Give a folder with the files of one.")
-    return found[0] if found else {}
+        jobs += [read] if isinstance(read, dict) and read.get("object") == "fine_tuning.job" else []
+    if len(jobs) > 1:
+        raise ValueError(f"{folder} has {len(jobs)} jobs. Give a folder with the files of one.")
+    return jobs[0] if jobs else {}
 
 
 def _roles(folder: Path, files: Sequence[TuningFile], job: Mapping[str, Any]) -> tuple[TuningFile, TuningFile | None]:

@@ -75,8 +75,8 @@ class ImportSource(Section):
     @property
     def meaning(self) -> Format:
         """What the paths lead to: the preset, with the section's own words in its place."""
-        known = formats()[self.preset] if self.preset else Format(title="", kind=self.kind)
-        return known.model_copy(update={"scale": self.scale or known.scale, "sides": self.sides or known.sides})
+        preset = formats()[self.preset] if self.preset else Format(title="", kind=self.kind)
+        return preset.model_copy(update={"scale": self.scale or preset.scale, "sides": self.sides or preset.sides})
 
     @property
     def identity(self) -> str:

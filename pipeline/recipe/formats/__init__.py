@@ -87,8 +87,8 @@ def formats() -> dict[str, Format]:
 
 def mapping_of(preset: str | None, kind: Kind, fields: Mapping[Any, Paths]) -> dict[str, tuple[str, ...]]:
     """The paths by field: those of the preset, with `fields` in their place. Raises ValueError for another preset."""
-    known = {name: each for name, each in formats().items() if each.kind == kind}
-    if preset is not None and preset not in known:
-        raise ValueError(f"there is no preset {preset} of kind {kind}. Known: {', '.join(known)}.")
-    given = {**(known[preset].fields if preset else {}), **fields}
+    presets = {name: each for name, each in formats().items() if each.kind == kind}
+    if preset is not None and preset not in presets:
+        raise ValueError(f"there is no preset {preset} of kind {kind}. Known: {', '.join(presets)}.")
+    given = {**(presets[preset].fields if preset else {}), **fields}
     return {name: (paths,) if isinstance(paths, str) else tuple(paths) for name, paths in given.items()}
