@@ -111,9 +111,9 @@ def _read(path: Path) -> TuningFile:
             read.append((number, format_of(cast(dict[str, Any], row)), cast(dict[str, Any], row)))
     if not read:
         return TuningFile(path, "", [], [*faults, f"{path.name}: empty"])
-    format_name = Counter(name for _, name, _ in read).most_common(1)[0][0]
-    faults += [f"{path.name}, line {number}: {name} among {format_name}" for number, name, _ in read if name != format_name]
-    return TuningFile(path, format_name, [row for _, name, row in read if name == format_name], faults)
+    most = Counter(name for _, name, _ in read).most_common(1)[0][0]
+    faults += [f"{path.name}, line {number}: {name} among {most}" for number, name, _ in read if name != most]
+    return TuningFile(path, most, [row for _, name, row in read if name == most], faults)
 
 
 def _job(folder: Path) -> dict[str, Any]:
