@@ -238,6 +238,6 @@ records = dg.IOManagerDefinition(lambda _: Records(), required_resource_keys={DE
 def _commit() -> str:
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(command, capture_output=True, encoding="utf-8", check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return ""

@@ -34,7 +34,7 @@ def outcome(name: str) -> tuple[str, float]:
     """Runs one; why it failed, or "", and its seconds."""
     begun = time.monotonic()
     command = [sys.executable, "-m", f"benchmarks.{name}", "--small"]
-    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    process = subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
     return _problem(name, process), time.monotonic() - begun
 
 

@@ -129,15 +129,15 @@ def _add_pad(folder: Path) -> None:
 
 
 def _list_eos(folder: Path) -> None:
-    config = json.loads((folder / "config.json").read_text())
+    config = json.loads((folder / "config.json").read_bytes())
     config["eos_token_id"] = [config["eos_token_id"], config["eos_token_id"] - 2]
-    (folder / "config.json").write_text(json.dumps(config, indent=2))
+    (folder / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
 
 
 def _write_processor(folder: Path, processor: dict[str, Any] | None = None, **image: Any) -> None:
-    (folder / "preprocessor_config.json").write_text(json.dumps(image))
+    (folder / "preprocessor_config.json").write_text(json.dumps(image), encoding="utf-8")
     if processor:
-        (folder / "processor_config.json").write_text(json.dumps(processor))
+        (folder / "processor_config.json").write_text(json.dumps(processor), encoding="utf-8")
 
 
 def _llama3() -> dict[str, Family]:

@@ -28,7 +28,7 @@ def answer(a: int, b: int, error: int = 0) -> str:
 
 
 def template(name: str) -> str:
-    return (TEMPLATES / f"{name}.jinja").read_text().removesuffix("\n")
+    return (TEMPLATES / f"{name}.jinja").read_text(encoding="utf-8").removesuffix("\n")
 
 
 def _corpus() -> Iterator[str]:
@@ -99,7 +99,7 @@ class TokenizerFiles(NamedTuple):
     def write(self, folder: Path, tokenizer: Tokenizer) -> None:
         path = folder / "tokenizer.json"
         tokenizer.save(str(path))
-        tree = json.loads(path.read_text())
+        tree = json.loads(path.read_bytes())
         if not tree["model"]["byte_fallback"]:
             tokenizer.model.save(str(folder))
         names = ("content", "lstrip", "normalized", "rstrip", "single_word", "special")
@@ -115,11 +115,11 @@ class TokenizerFiles(NamedTuple):
             **({"unk_token": self.unk} if self.unk else {}),
         }
         if self.chat_template and self.jinja:
-            (folder / "chat_template.jinja").write_text(self.chat_template)
+            (folder / "chat_template.jinja").write_text(self.chat_template, encoding="utf-8")
         elif self.chat_template:
             config["chat_template"] = self.chat_template
         special = {"bos_token": self.bos, "eos_token": self.eos, "pad_token": self.pad, "unk_token": self.unk}
         plain = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False}
         written = {name: {"content": text, **plain} for name, text in special.items() if text}
-        (folder / "tokenizer_config.json").write_text(f"{json.dumps(config, indent=2)}\n")
-        (folder / "special_tokens_map.json").write_text(f"{json.dumps(written, indent=2)}\n")
+        (folder / "tokenizer_config.json").write_text(f"{json.dumps(config, indent=2)}\n", encoding="utf-8")
+        (folder / "special_tokens_map.json").write_text(f"{json.dumps(written, indent=2)}\n", encoding="utf-8")

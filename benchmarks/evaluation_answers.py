@@ -98,7 +98,11 @@ def kills(small: bool) -> dict[str, float]:
                         process.send_signal(signal.SIGKILL)
                     assert process.wait() in (0, -signal.SIGKILL)
                 killed += not _done(store, plan)
-            keys = [(file, json.loads(line)["answer"]["key"]) for file in _journals(store) for line in file.open()]
+            keys = [
+                (file, json.loads(line)["answer"]["key"])
+                for file in _journals(store)
+                for line in file.open(encoding="utf-8")
+            ]
             twice += len(keys) - len(set(keys))
             same &= _bundle(store, plan) == _bundle(whole, plan)
         again = _next_gate(whole, plan, _trained(2, small))
@@ -215,7 +219,12 @@ def _journals(store: Store) -> list[Path]:
 def _bundle(store: Store, plan: EvalPlan) -> str:
     """Of the evidence what does not hang on the batch size, which the section names."""
     folder = store.path(plan.path("evidence"))
-    return json.dumps({name: (folder / name).read_text() for name in ("measurement.json", "arithmetic/champion.jsonl")})
+    return json.dumps(
+        {
+            name: (folder / name).read_text(encoding="utf-8")
+            for name in ("measurement.json", "arithmetic/champion.jsonl")
+        }
+    )
 
 
 def _next_gate(store: Store, plan: EvalPlan, candidate: CheckpointRef) -> int:

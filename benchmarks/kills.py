@@ -35,7 +35,7 @@ class Zygote:
             [sys.executable, "-m", "benchmarks.kills", str(output)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
+            encoding="utf-8",
             env=environment,
         )
 
@@ -80,7 +80,10 @@ def survive(zygote: Zygote, plan: Path, dice: random.Random, kills: int, whole_s
     while not plan.with_name("result.json").exists():
         sent = dice.choice([signal.SIGKILL, signal.SIGTERM]) if len(attempts) < kills else None
         attempts.append(zygote.attempt(plan, sent, dice.uniform(0, whole_s)))
-        assert attempts[-1].code in (0, 143, -signal.SIGKILL, -signal.SIGTERM), (attempts, zygote.output.read_text())
+        assert attempts[-1].code in (0, 143, -signal.SIGKILL, -signal.SIGTERM), (
+            attempts,
+            zygote.output.read_text(encoding="utf-8"),
+        )
     return attempts
 
 

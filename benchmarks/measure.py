@@ -85,7 +85,7 @@ def _tree(pid: int) -> dict[int, _Seen]:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         command = Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8").replace("\0", " ").strip()
         tasks = list(Path(f"/proc/{pid}/task").iterdir())
-        children = [int(child) for task in tasks for child in (task / "children").read_text().split()]
+        children = [int(child) for task in tasks for child in (task / "children").read_text(encoding="utf-8").split()]
     except (OSError, IndexError):
         return {}
     found = {pid: _Seen((int(fields[11]) + int(fields[12])) * TICK_S, command)}

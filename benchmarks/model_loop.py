@@ -112,11 +112,11 @@ class ModelLoop:
         pq.write_table(pa.Table.from_pylist(rows, SAMPLES), path)
         samples = DatasetRef(uri=str(path), rows=len(rows), digest=digest_file(path))
         labelled = Labelled(governed=iteration.dataset, labels=labels, samples=samples)
-        self._labelled.write_text(labelled.model_dump_json())
+        self._labelled.write_text(labelled.model_dump_json(), encoding="utf-8")
 
     def run(self, name: str, folder: Path, methods: Sequence[MethodName]) -> ModelOutcome:
         """What becomes of a model. To be refused before labels is no failure; all that comes later is."""
-        labelled = Labelled.model_validate_json(self._labelled.read_text())
+        labelled = Labelled.model_validate_json(self._labelled.read_bytes())
         outcome, begun = ModelOutcome(name, folder), time.monotonic()
         section = BaseModelSection(name=name, uri=str(folder), chat=CHAT.get(name, ChatSettings()))
         try:
@@ -228,7 +228,7 @@ def write_traces(folder: Path) -> None:
             lines["scores"] += [json.dumps({**thumb, "source": "ANNOTATION"})] if place < 2 else []
     for kind, of in lines.items():
         (folder / kind).mkdir(parents=True)
-        (folder / kind / "all.jsonl").write_text("\n".join(of))
+        (folder / kind / "all.jsonl").write_text("\n".join(of), encoding="utf-8")
 
 
 def write_suite(path: Path, items: int = 40) -> None:

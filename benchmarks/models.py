@@ -167,9 +167,11 @@ def main() -> None:
         ordered = [found[name] for name in names]
         last = figures(ordered, methods)
         if chosen.write:
-            before, _, rest = PAGE.read_text().partition(MARKS[0])
+            before, _, rest = PAGE.read_text(encoding="utf-8").partition(MARKS[0])
             after = rest.partition(MARKS[1])[2]
-            PAGE.write_text("\n".join([f"{before}{MARKS[0]}", *matrix(ordered), f"{MARKS[1]}{after}"]))
+            PAGE.write_text(
+                "\n".join([f"{before}{MARKS[0]}", *matrix(ordered), f"{MARKS[1]}{after}"]), encoding="utf-8"
+            )
     print(json.dumps({**last, "seconds": round(time.monotonic() - begun)}))
 
 

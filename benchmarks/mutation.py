@@ -242,7 +242,7 @@ def main() -> None:
     figures: dict[str, dict[str, int]] = {}
     with copied(ROOT) as tree:
         for module in chosen.module or TESTS:
-            drawn = sample((tree / module).read_text(), chosen.sample, f"{chosen.seed} {module}")
+            drawn = sample((tree / module).read_text(encoding="utf-8"), chosen.sample, f"{chosen.seed} {module}")
             counts = Counter[str]()
             for judged in trials(tree, module, TESTS[module], drawn):
                 counts[judged.trial.status] += 1
@@ -298,7 +298,7 @@ def copied(root: Path) -> Iterator[Path]:
 def trials(tree: Path, module: str, tests: Sequence[str], drawn: Sequence[Mutant]) -> Iterator[Judged]:
     """Each mutant with the word of the module's tests. Raises RuntimeError where these fail without any mutant."""
     file = tree / module
-    source = file.read_text()
+    source = file.read_text(encoding="utf-8")
     with Runner(tree, module, tests) as runner:
         undisturbed = runner.run()
         if undisturbed.status != "passed":
@@ -307,11 +307,11 @@ def trials(tree: Path, module: str, tests: Sequence[str], drawn: Sequence[Mutant
             bytecode.unlink()
         try:
             for mutant in drawn:
-                file.write_text(applied(source, mutant))
+                file.write_text(applied(source, mutant), encoding="utf-8")
                 within_s = max(AT_LEAST_S, PATIENCE * undisturbed.took_s)
                 yield Judged(module, mutant, runner.run(within_s))
         finally:
-            file.write_text(source)
+            file.write_text(source, encoding="utf-8")
 
 
 if __name__ == "__main__":

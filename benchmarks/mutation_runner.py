@@ -62,7 +62,7 @@ class Runner:
                 self._serve()
         os.close(self._asks[0])
         os.close(self._answers[1])
-        self._heard = os.fdopen(self._answers[0])
+        self._heard = os.fdopen(self._answers[0], encoding="utf-8")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -89,11 +89,11 @@ class Runner:
             del sys.modules[name]
         notes = self._tree.parent / "notes.json"
         notes.unlink(missing_ok=True)
-        for line in os.fdopen(self._asks[0]):
+        for line in os.fdopen(self._asks[0], encoding="utf-8"):
             first = not notes.is_file()
             trial = self._fork(json.loads(line), notes if first else None)
             if first and notes.is_file():
-                _import(json.loads(notes.read_text()), dependents(self._tree, self._module))
+                _import(json.loads(notes.read_bytes()), dependents(self._tree, self._module))
                 assert module_name(self._module) not in sys.modules, "each run imports the module as it then is"
             os.write(self._answers[1], f"{json.dumps(trial)}\n".encode())
 
@@ -115,7 +115,9 @@ class Runner:
             os.killpg(pid, signal.SIGKILL)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         status = ("passed" if code == 0 else "failed") if ended else "timed out"
-        return Trial(status, round(time.monotonic() - began, 2), failed.read_text() if failed.is_file() else "")
+        return Trial(
+            status, round(time.monotonic() - began, 2), failed.read_text(encoding="utf-8") if failed.is_file() else ""
+        )
 
     def _test(self, failed: Path, notes: Path | None) -> None:
         sys.dont_write_bytecode = notes is None
@@ -126,7 +128,7 @@ class Runner:
         hypothesis.settings.register_profile("mutants", EXAMPLES)
         code = pytest.main([*QUICK, f"--basetemp={self._tree.parent / 'tmp'}", *self._tests], [_Watch(failed)])
         if notes is not None:
-            notes.write_text(json.dumps(list(sys.modules)))
+            notes.write_text(json.dumps(list(sys.modules)), encoding="utf-8")
         os._exit(code)
 
 
@@ -138,7 +140,7 @@ class _Watch:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed and not self._failed.is_file():
-            self._failed.write_text(report.nodeid)
+            self._failed.write_text(report.nodeid, encoding="utf-8")
 
 
 def dependents(tree: Path, module: str) -> set[str]:
@@ -149,7 +151,7 @@ def dependents(tree: Path, module: str) -> set[str]:
             name = module_name(file.relative_to(tree).as_posix())
             if "." in name:  # whoever imports a module imports the packages that it lies in
                 imports[name.rpartition(".")[0]].add(name)
-            for node in ast.walk(ast.parse(file.read_text())):
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.Import):
                     for each in node.names:
                         imports[each.name].add(name)

@@ -71,7 +71,7 @@ def kill(folder: Path, method: str, schedules: int, lost: dict[str, list[int]]) 
     settings = Training(grpo=OFF_POLICY, dpo=PAIRS, validation=ASKED, checkpoints=Checkpoints(every_steps=2))
     with Zygote(folder / f"{method}.log") as zygote:
         whole = write_plan(folder / f"{method}-whole", settings, method)
-        assert zygote.attempt(whole).code == 0, zygote.output.read_text()
+        assert zygote.attempt(whole).code == 0, zygote.output.read_text(encoding="utf-8")
         found, whole_s = [adapter_of(whole)], result_of(whole).goodput.total_s
         for seed in range(schedules):
             plan = write_plan(folder / f"{method}-{seed}", settings, method)
@@ -89,7 +89,7 @@ def preempt(root: Path, training: Training, count: int, lost: dict[str, list[int
     due = [round(steps * (number + 1) / (count + 1)) for number in range(count)]
     while not plan.with_name("result.json").exists():
         with subprocess.Popen(
-            [sys.executable, "-m", "pipeline.training", str(plan)], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", "pipeline.training", str(plan)], stdout=subprocess.PIPE, encoding="utf-8"
         ) as process:
             assert process.stdout is not None
             for line in process.stdout:

@@ -284,7 +284,7 @@ class Cells:
         """`scope`: what else decides a figure, such as the size of the run; figures of another one do not count."""
         self._path, self._scope = path, scope
         self._figures: dict[str, Figures] = {}
-        for line in path.read_text().splitlines() if path is not None and path.is_file() else ():
+        for line in path.read_text(encoding="utf-8").splitlines() if path is not None and path.is_file() else ():
             cell = json.loads(line)
             if cell["scope"] == scope:
                 self._figures[cell["name"]] = cell["figures"]
@@ -298,7 +298,7 @@ class Cells:
             self._figures[name] = measure()
             cell = {"scope": self._scope, "name": name, "figures": self._figures[name]}
             if self._path is not None:
-                with self._path.open("a") as file:
+                with self._path.open("a", encoding="utf-8") as file:
                     file.write(f"{json.dumps(cell)}\n")
             print(f"{name}: {_legible(self._figures[name])}", flush=True)
         return self._figures[name]

@@ -44,7 +44,7 @@ def generate(folder: Path, rows: int, seed: int = 7) -> Truth:
     root = folder / f"langfuse-{rows}-{seed}"
     known = root / "truth.json"
     if known.is_file():
-        return Truth(**json.loads(known.read_text()))
+        return Truth(**json.loads(known.read_bytes()))
     (root / "observations_v2").mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(seed)
     extra = [int(rows * share) // FILES for share in (RE_EXPORTED, COPIED, BROKEN)]
@@ -65,7 +65,7 @@ def generate(folder: Path, rows: int, seed: int = 7) -> Truth:
                 counts["json_bytes"] += out.write("".join(late).encode())
     accounted = sum(counts[name] for name in Truth._fields[1:-2])
     assert accounted == total, f"{accounted} of {total} rows are accounted for"
-    known.write_text(json.dumps(counts, indent=1))
+    known.write_text(json.dumps(counts, indent=1), encoding="utf-8")
     return Truth(**counts)
 
 

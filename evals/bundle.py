@@ -112,9 +112,11 @@ def publish(store: Store, name: str, evidence: EvalEvidence) -> None:
             _write_lines(folder / judged.suite / PAIRS, judged.pairs)
         # References are relative, and so the bundle's digest is the same wherever the data root lies.
         provenance = Document(folder / PROVENANCE, store.root)
-        provenance.path.write_text(_text(evidence.model_dump(mode="json", exclude=IN_FILES, context=provenance)))
-        (folder / MEASUREMENT).write_text(_numbers(report(evidence, BundleRef(uri="", digest=""))))
-        (folder / MANIFEST).write_text(manifest(folder))
+        provenance.path.write_text(
+            _text(evidence.model_dump(mode="json", exclude=IN_FILES, context=provenance)), encoding="utf-8"
+        )
+        (folder / MEASUREMENT).write_text(_numbers(report(evidence, BundleRef(uri="", digest=""))), encoding="utf-8")
+        (folder / MANIFEST).write_text(manifest(folder), encoding="utf-8")
 
 
 def read(path: Path) -> EvalEvidence:
@@ -151,7 +153,7 @@ def recompute(path: Path) -> EvalReport:
     """
     evidence = read(path)
     recomputed = report(evidence, BundleRef(uri=str(path), digest=digest_file(path / MANIFEST)))
-    if _numbers(recomputed) != (path / MEASUREMENT).read_text():
+    if _numbers(recomputed) != (path / MEASUREMENT).read_text(encoding="utf-8"):
         versions = ", ".join(f"{name} {version}" for name, version in evidence.versions.items())
         raise ValueError(
             f"{path}: the outcomes do not give the recorded numbers again. Verify with the recorded versions "

@@ -122,7 +122,7 @@ def launch_refusal(run: dg.DagsterRun) -> str:
 def _one_launcher(directory: Path) -> Generator[None]:
     """Between the look for another run and the start of this one, no other command starts one."""
     directory.mkdir(parents=True, exist_ok=True)
-    with (directory / ".lock").open("w") as lock:
+    with (directory / ".lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

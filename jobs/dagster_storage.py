@@ -28,7 +28,7 @@ def _begin(base: Path) -> None:
     if base.exists():
         return
     base.parent.mkdir(parents=True, exist_ok=True)
-    with base.with_name(f".{base.name}.lock").open("w") as lock:
+    with base.with_name(f".{base.name}.lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if base.exists():
             return

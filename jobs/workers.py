@@ -38,7 +38,7 @@ class WorkerFiles:
     def find(self, run: str) -> Worker | None:
         """The run's worker, also after its end; None for a run that has none here."""
         with suppress(FileNotFoundError):
-            return Worker.model_validate_json((self.directory / f"{run}.json").read_text())
+            return Worker.model_validate_json((self.directory / f"{run}.json").read_bytes())
         return None
 
     def at_work(self, data_root: Path) -> list[Worker]:

@@ -2,6 +2,7 @@
 import-linter."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -68,6 +69,24 @@ def test_nothing_is_unpickled_and_no_remote_code_is_trusted() -> None:
     dangerous = ("torch.load(", "pickle.load", "joblib", "yaml.load(", "trust_remote_code=True")
     ours = [f for f in FILES if f.name != "test_house.py"]
     assert not [(f.name, word) for f in ours for word in dangerous if word in f.read_text()]
+
+
+def _leaves_the_encoding_to_the_locale(call: ast.Call) -> bool:
+    name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+    given = {ast.unparse(each).partition("='")[0] for each in call.keywords}
+    if "encoding" in given:
+        return False
+    if name in ("open", "fdopen"):
+        modes = [str(each.value) for each in call.args if isinstance(each, ast.Constant)]
+        return not (call.args or given) or any(re.fullmatch("[rwax][t+]*", mode) for mode in modes)
+    return "text=True" in given or (name, len(call.args)) in (("read_text", 0), ("write_text", 1))
+
+
+def test_every_text_has_its_encoding_named() -> None:
+    """Ruff's PLW1514 sees it where it knows the type of what is opened."""
+    calls = [(f.name, node) for f in FILES if "tests" not in f.relative_to(ROOT).parts
+             for node in ast.walk(tree(f)) if isinstance(node, ast.Call)]  # fmt: skip
+    assert [(name, ast.unparse(node)) for name, node in calls if _leaves_the_encoding_to_the_locale(node)] == []
 
 
 BINDS_EVERYWHERE = {"k8s/render.py": "Ray's dashboard in its pod, behind the network policies"}

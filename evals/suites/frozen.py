@@ -105,7 +105,7 @@ def publish(store: Store, name: str, generation: Generation, frozen_items: Seque
     generation = generation.model_copy(update={"lines": tuple(map(_digest, lines))})
     with store.staged(f"{layout.FROZEN_SUITES}/{name}/{generation.number:04d}") as folder:
         (folder / ITEMS).write_bytes(b"".join(line + b"\n" for line in lines))
-        (folder / MANIFEST).write_text(generation.model_dump_json(indent=2) + "\n")
+        (folder / MANIFEST).write_text(generation.model_dump_json(indent=2) + "\n", encoding="utf-8")
 
 
 def removals(store: Store, ids: Collection[str]) -> Iterator[Removal]:

@@ -324,7 +324,7 @@ def main() -> None:
     model.save_pretrained(args.out_dir)
     tokenizer.save_pretrained(args.out_dir)
     figures = measure(model, tokenizer, MEASURED)
-    (args.out_dir / "README.md").write_text(card(figures, model, tokenizer, args.seed))
+    (args.out_dir / "README.md").write_text(card(figures, model, tokenizer, args.seed), encoding="utf-8")
     print(", ".join(f"{name} {value:.3f}" for name, value in figures.items()))
 
 

@@ -61,7 +61,7 @@ class Schemas:
         if not re.fullmatch(r"[A-Za-z0-9.-]*/?[a-z0-9]+", api_version) or not kind.isalnum():
             return None
         if self.folder is not None and (file := self.folder / f"{group}_{version}_{kind}.json").is_file():
-            return Validator(json.loads(file.read_text()))
+            return Validator(json.loads(file.read_bytes()))
         if "." in group and not group.endswith(".k8s.io"):
             return None
         try:

@@ -66,7 +66,7 @@ class MarkKeys:
                     "Restore it, or name its copy by PREFERENCE_TUNING_MARK_KEY_FILE."
                 )
             self._make(self.file)
-        return self._read(self.file.read_text())
+        return self._read(self.file.read_text(encoding="utf-8"))
 
     def _read(self, text: str) -> MarkKey:
         words = [word for line in text.splitlines() if not line.lstrip().startswith("#") for word in line.split()]
@@ -84,7 +84,7 @@ class MarkKeys:
         """Create the file with a new key; if two processes do so, both use the key of the first."""
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         staged = file.with_name(f".{file.name}.{secrets.token_hex(16)}")
-        with os.fdopen(os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
+        with os.fdopen(os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as stream:
             stream.write("# Marks of users are made with this: keep a copy where no backup of data is.\n")
             stream.write(f"{secrets.token_hex(32)}\n")
             stream.flush()

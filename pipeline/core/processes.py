@@ -16,6 +16,8 @@ from typing import IO, NamedTuple, Self
 
 POLL_S = 0.1
 TAIL_LINES = 30
+UTF8 = {"PYTHONIOENCODING": "utf-8"}
+"""For what a Python prints to us and reads from us, whatever the locale."""
 WATCHER_S = 15.0
 """That a watcher has beyond the grace, to end the rest by SIGKILL."""
 
@@ -64,9 +66,14 @@ class PipedProcess(NamedTuple):
 def piped(command: Sequence[str]) -> Generator[PipedProcess]:
     """A process that is killed when the block ends, however it ends: an interrupted step leaves none behind."""
     with (
-        tempfile.TemporaryFile("w+", encoding="utf-8") as errors,
+        tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors,
         subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, encoding="utf-8"
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            encoding="utf-8",
+            env={**os.environ, **UTF8},
         ) as process,
     ):
         try:
@@ -103,7 +110,7 @@ class Child:
         self._process = subprocess.Popen(
             command,
             cwd=cwd,
-            env={**os.environ, **(environment or {})},
+            env={**os.environ, **UTF8, **(environment or {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE if output is None else output,
             stderr=subprocess.STDOUT,
@@ -152,8 +159,8 @@ def session_members(leader: int) -> list[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with suppress(FileNotFoundError, ProcessLookupError):
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()  # proc(5), from field 3 on
-                if fields[0] not in "ZX" and int(fields[3]) == leader:
+                fields = (entry / "stat").read_bytes().rpartition(b")")[2].split()  # proc(5), from field 3 on
+                if fields[0] not in b"ZX" and int(fields[3]) == leader:
                     members.append(int(entry.name))
     return members
 

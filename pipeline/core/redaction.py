@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from io import TextIOWrapper
 from typing import Any, TextIO, cast
 from urllib.parse import quote, unquote, urlsplit
 
@@ -114,8 +115,11 @@ def named_secrets(query: str) -> list[tuple[str, str]]:
 
 
 def guard_output() -> None:
-    """Hide the environment's secrets in this process's output, and in its errors also what looks like a secret."""
+    """Hide the environment's secrets in this process's output, and in its errors also what looks like a secret. A file
+    or a pipe gets UTF-8, as all that is written here; a terminal what it can show."""
     if not isinstance(sys.stdout, _Guarded):
+        if isinstance(sys.stdout, TextIOWrapper):
+            sys.stdout.reconfigure(encoding=None if sys.stdout.isatty() else "utf-8", errors="backslashreplace")
         sys.stdout = cast(TextIO, _Guarded(sys.stdout, shapes=False))
     if not isinstance(sys.stderr, _Guarded):
         sys.stderr = cast(TextIO, _Guarded(sys.stderr, shapes=True))

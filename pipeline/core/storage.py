@@ -98,7 +98,7 @@ class Store:
         """The record under `name`, or None. Raises ValueError when it cannot be read as `kind`."""
         path = self.path(name)
         try:
-            text = path.read_text()
+            text = path.read_bytes()
         except FileNotFoundError:
             return None
         try:
@@ -230,7 +230,7 @@ def replacing(path: Path) -> Generator[IO[bytes]]:
 def locked(path: Path, how: int = fcntl.LOCK_EX) -> Generator[None]:
     """Hold the lock of a file, made if there is none, until the block ends; the kernel drops it with the process."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("r" if how == fcntl.LOCK_SH and path.exists() else "a") as handle:
+    with path.open("rb" if how == fcntl.LOCK_SH and path.exists() else "ab") as handle:
         fcntl.flock(handle, how)
         yield
 

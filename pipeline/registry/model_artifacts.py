@@ -39,13 +39,13 @@ def stage_model(checkpoint: CheckpointRef, run_id: str, about: Mapping[str, str]
     weights = shutil.ignore_patterns(".*", "*.safetensors", INDEX)
     shutil.copytree(folder, to / "components" / "tokenizer", ignore=weights, copy_function=os.symlink)
     required = [f"{name}=={found}" if (found := _installed(name)) else name for name in PACKAGES]
-    (to / REQUIREMENTS).write_text("\n".join(required) + "\n")
+    (to / REQUIREMENTS).write_text("\n".join(required) + "\n", encoding="utf-8")
     environment = {
         "python": python_version(),
         "build_dependencies": ["pip", "setuptools", "wheel"],
         "dependencies": [f"-r {REQUIREMENTS}"],
     }
-    (to / PYTHON_ENV).write_text(yaml.safe_dump(environment, sort_keys=False))
+    (to / PYTHON_ENV).write_text(yaml.safe_dump(environment, sort_keys=False), encoding="utf-8")
     _write_mlmodel(folder, run_id, {**about, "digest": checkpoint.model.digest}, to / "MLmodel")
 
 
@@ -55,9 +55,9 @@ def stage_adapter(checkpoint: CheckpointRef, base: str, base_digest: str, to: Pa
     if not (folder / ADAPTER_CONFIG).is_file():
         return
     shutil.copytree(folder, to, ignore=shutil.ignore_patterns(".*", ADAPTER_CONFIG), copy_function=os.symlink)
-    config = json.loads((folder / ADAPTER_CONFIG).read_text())
-    (to / ADAPTER_CONFIG).write_text(json.dumps({**config, BASE: base}, indent=2, sort_keys=True))
-    (to / BASE_FILE).write_text(json.dumps({"model": base, "digest": base_digest}, indent=2) + "\n")
+    config = json.loads((folder / ADAPTER_CONFIG).read_bytes())
+    (to / ADAPTER_CONFIG).write_text(json.dumps({**config, BASE: base}, indent=2, sort_keys=True), encoding="utf-8")
+    (to / BASE_FILE).write_text(json.dumps({"model": base, "digest": base_digest}, indent=2) + "\n", encoding="utf-8")
 
 
 def base_id(uri: str) -> str:
@@ -79,7 +79,7 @@ def _write_mlmodel(folder: Path, run_id: str, about: Mapping[str, str], file: Pa
         metadata={"task": CHAT, **about},
         model_size_bytes=sum(each.stat().st_size for each in folder.rglob("*") if each.is_file()),
     )
-    config = json.loads(path.read_text()) if (path := folder / "config.json").is_file() else {}
+    config = json.loads(path.read_bytes()) if (path := folder / "config.json").is_file() else {}
     dtype = config.get("dtype") or config.get("torch_dtype")
     model.add_flavor(
         "transformers",

@@ -168,8 +168,8 @@ def _log_artifacts(
         for name, png in contents.plots.items():
             (folder / "plots" / f"{name}.png").write_bytes(png)
         for name, table in contents.tables.items():
-            (folder / f"{name}.json").write_text(json.dumps(table))
-        (folder / "model_card.md").write_text(card)
+            (folder / f"{name}.json").write_text(json.dumps(table), encoding="utf-8")
+        (folder / "model_card.md").write_text(card, encoding="utf-8")
         stage_adapter(checkpoint, lineage["base"], lineage["champion.digest"], folder / ADAPTER)
         client.log_artifacts(run.info.run_id, staged)
     if contents.tables:

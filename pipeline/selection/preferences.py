@@ -185,7 +185,7 @@ def _publish(store: Store, folder: str, tables: Mapping[str, pa.Table], hits: Se
     """The tables, and `contaminated.jsonl`: each row that was left out for holding an item."""
     shutil.rmtree(store.path(folder), ignore_errors=True)  # of an attempt that was killed before its record
     with store.staged(folder) as staging:
-        (staging / "contaminated.jsonl").write_text("".join(f"{hit.model_dump_json()}\n" for hit in hits))
+        (staging / "contaminated.jsonl").write_bytes("".join(f"{hit.model_dump_json()}\n" for hit in hits).encode())
         for name, table in tables.items():
             pq.write_table(table, staging / f"{name}.parquet")
     refs: dict[str, DatasetRef] = {}

@@ -44,7 +44,6 @@ def main(folder: str, batch_size: str, threads: str) -> None:
     # What libraries print goes to the errors: the output is for the lines above alone.
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    sys.stdin.reconfigure(encoding="utf-8")  # pyright: ignore[reportAttributeAccessIssue]
     torch.set_num_threads(int(threads))
     serve(LoadedModel(folder, int(batch_size)), sys.stdin, out)
 

@@ -85,7 +85,7 @@ def _devices() -> tuple[int, ...]:
     if command is None:
         return ()
     asked = [command, "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
-    done = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(asked, capture_output=True, encoding="utf-8", timeout=30, check=False)
     return tuple(int(line) << 20 for line in done.stdout.split() if line.isdecimal()) if done.returncode == 0 else ()
 
 

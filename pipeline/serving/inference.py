@@ -191,7 +191,7 @@ def open_journal(
     with open_entries(path, AnswerLine, digest) as journal:
         description = path.with_suffix(".json")
         if not description.exists():  # for people: the file's name alone says nothing
-            description.write_text(json.dumps(protocol.model_dump(mode="json"), indent=2) + "\n")
+            description.write_text(json.dumps(protocol.model_dump(mode="json"), indent=2) + "\n", encoding="utf-8")
         yield AnswerJournal(journal)
 
 

@@ -43,7 +43,7 @@ class ServerProcess:
         """The problem with the exit code, where there is one, and the server's last lines."""
         code = self._child.code
         ended = "" if code is None else f" (exit code {code})"
-        tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-TAIL_LINES:])
+        tail = "\n".join(self._log.read_text(errors="replace", encoding="utf-8").splitlines()[-TAIL_LINES:])
         return RuntimeError(f"{self._name} {problem}{ended}. The last lines of {self._log}:\n{tail}")
 
     def await_health(self, url: str, timeout_s: float) -> None:

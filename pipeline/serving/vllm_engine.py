@@ -138,10 +138,10 @@ class VllmEngine:
 
     @cached_property
     def _installation(self) -> VllmInstallation:
-        done = subprocess.run([self._python, "-c", INSPECT], capture_output=True, text=True, cwd="/", check=False)
+        done = subprocess.run([self._python, "-c", INSPECT], capture_output=True, cwd="/", check=False)
         stated: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {"vllm": False}
         if not stated["vllm"]:
-            reason = done.stderr.strip().splitlines()[-1:] or ["there is no such package"]
+            reason = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["there is no such package"]
             raise ValueError(
                 f"{self._python} does not have vLLM ({reason[0]}). Set VLLM_PYTHON to the Python of an environment "
                 "that has it."

@@ -153,7 +153,7 @@ class Reading:
         days = {day.isoformat() for batch in batches for day in batch["day"].unique().to_pylist()}
         traces = set(said.to_pylist())
         for ledger in self.context.store.path(layout.REJECTED).glob("*.jsonl"):
-            with ledger.open() as lines:
+            with ledger.open(encoding="utf-8") as lines:
                 if any(json.loads(line)["trace_id"] in traces for line in lines):
                     days.add(ledger.stem)
         return days

@@ -103,7 +103,7 @@ def rejected_samples(store: Store, days: Sequence[str], each: int = 2) -> list[t
     """Rows (reason, what was seen, file and line), at most `each` per reason, from the ledgers of `days`."""
     samples: dict[str, list[tuple[str, str, str]]] = {}
     for path in (store.path(layout.rejected_rows(day)) for day in days):
-        with path.open() if path.exists() else nullcontext(()) as lines:
+        with path.open(encoding="utf-8") if path.exists() else nullcontext(()) as lines:
             for row in (json.loads(line) for line in lines if '"detail":null' not in line):
                 shown = samples.setdefault(row["reason"], [])
                 if row["detail"] and len(shown) < each:

@@ -51,7 +51,7 @@ class _Lines:
 
     def _append(self, line: str) -> None:
         if self._path is not None:
-            with self._path.open("a") as stream:
+            with self._path.open("a", encoding="utf-8") as stream:
                 stream.write(f"{line}\n")
 
 

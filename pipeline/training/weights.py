@@ -41,12 +41,12 @@ def without_places(folder: Path) -> None:
     path = folder / ADAPTER
     if not path.is_file():
         return
-    config = json.loads(path.read_text())
+    config = json.loads(path.read_bytes())
     base, root = str(config.get(BASE)), record_of_iteration(path).root
     assert root is not None, "a record of an iteration always has a root"
     relative = Store(root).within(base)
     if relative != config.get(BASE):
-        path.write_text(json.dumps({**config, BASE: relative}, indent=2, sort_keys=True))
+        path.write_text(json.dumps({**config, BASE: relative}, indent=2, sort_keys=True), encoding="utf-8")
 
 
 def publish_weights(final: Path, write: Callable[[Path], object]) -> ModelRef:

@@ -55,7 +55,7 @@ def iterations(store: Store) -> list[Iteration]:
     all_iterations: list[Iteration] = []
     for path in sorted(store.path(layout.ITERATIONS).glob(f"*/{layout.GOVERNED}")):
         try:
-            named = json.loads(path.read_text())["iteration"]
+            named = json.loads(path.read_bytes())["iteration"]
             all_iterations.append(Iteration.model_validate(named, context=Document(path)))
         except (KeyError, ValueError) as error:
             raise ValueError(f"{path} does not name its iteration ({error}). Restore it, and run again.") from error

@@ -86,7 +86,7 @@ def _is_as_left(store: Store, id: str, folder: MirrorFolder) -> bool:
 
 def _trains(store: Store, id: str) -> bool:
     try:
-        with store.path(layout.iteration(id, layout.TRAINING), "writer.lock").open() as lock:
+        with store.path(layout.iteration(id, layout.TRAINING), "writer.lock").open("rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False

@@ -22,7 +22,6 @@ def main(what: str, folder: str, out: IO[str]) -> None:
     os.environ.update(ENVIRONMENT)  # before torch is imported
     from pipeline.rewards.reward_model.network import InvalidBase, RewardModel, make_deterministic, train
 
-    sys.stdin.reconfigure(encoding="utf-8")  # pyright: ignore[reportAttributeAccessIssue]
     make_deterministic()
     try:
         if what == "train":

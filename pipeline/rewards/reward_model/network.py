@@ -64,7 +64,7 @@ class RewardModel:
     @classmethod
     def load(cls, folder: str) -> RewardModel:
         """The model that `save` wrote."""
-        max_tokens: int = json.loads(Path(folder, SETTINGS_FILE).read_text(encoding="utf-8"))["max_tokens"]
+        max_tokens: int = json.loads(Path(folder, SETTINGS_FILE).read_bytes())["max_tokens"]
         model = cls(folder, max_tokens, load_file(Path(folder, HEAD_FILE))["head"])
         model.encoder.eval()
         return model
@@ -74,7 +74,7 @@ class RewardModel:
         self.encoder.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
         save_file({"head": self.head.detach().cpu().contiguous()}, folder / HEAD_FILE)
-        (folder / SETTINGS_FILE).write_text(json.dumps({"max_tokens": self.max_tokens}) + "\n")
+        (folder / SETTINGS_FILE).write_text(json.dumps({"max_tokens": self.max_tokens}) + "\n", encoding="utf-8")
 
     def ids(self, messages: Sequence[dict[str, Any]], completion: str) -> list[int] | Finding:
         """Token ids of the conversation with the end token after the answer; or a finding that says why not."""

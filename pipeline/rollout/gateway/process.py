@@ -30,7 +30,7 @@ def held_lock(folder: Path) -> Generator[Callable[[GatewayAddress], object]]:
     """Hold the lock of a model's gateway, and publish its address in that file. Raises ValueError where another one
     holds it."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / _LOCK).open("a") as handle:
+    with (folder / _LOCK).open("ab") as handle:
         deadline = time.monotonic() + TAKE_S
         while not _locked(handle.fileno(), fcntl.LOCK_EX):
             if time.monotonic() > deadline:
@@ -39,7 +39,7 @@ def held_lock(folder: Path) -> Generator[Callable[[GatewayAddress], object]]:
         handle.truncate(0)
 
         def publish(address: GatewayAddress) -> None:
-            handle.write(address.model_dump_json())
+            handle.write(address.model_dump_json().encode())
             handle.flush()
 
         yield publish

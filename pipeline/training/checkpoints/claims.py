@@ -84,7 +84,7 @@ def only_writer(root: Path, attempt: int = 0) -> Generator[Claim]:
     claimed the directory."""
     root.mkdir(parents=True, exist_ok=True)
     first, until = claim(root, attempt) if attempt else None, time.monotonic() + (GIVES_WAY_S if attempt else 0.0)
-    with (root / "writer.lock").open("a") as lock:
+    with (root / "writer.lock").open("ab") as lock:
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

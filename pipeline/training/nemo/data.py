@@ -100,7 +100,7 @@ def _total(plan: TrainingPlan, longest: int, max_completion_tokens: int) -> int:
     total = int(plan.trained_by().trainer_args.get(TOTAL, longest + max_completion_tokens))
     if total <= longest:
         raise ValueError(f"trainer_args {TOTAL} {total}: the longest prompt has {longest} tokens. Raise it.")
-    context = json.loads((Path(plan.base.uri) / "config.json").read_text()).get("max_position_embeddings", math.inf)
+    context = json.loads(Path(plan.base.uri, "config.json").read_bytes()).get("max_position_embeddings", math.inf)
     if total > context:
         raise ValueError(
             f"The longest sequence has {total} tokens, prompt and completion; the model in {plan.base.uri} reads "

@@ -27,7 +27,8 @@ def checkout_fault(checkout: Path) -> str | None:
     """Why no training can begin from this checkout of NeMo RL, with what to do; None where it can."""
     if absent := [name for name in (EXAMPLE, STATED) if not (checkout / name).is_file()]:
         return f"No NeMo RL in {checkout}: {absent[0]} is missing. Give the path of a checkout of NVIDIA-NeMo/RL."
-    release = ".".join(re.findall(r"(?m)^(?:MAJOR|MINOR|PATCH) *= *(\d+)", (checkout / STATED).read_text()))
+    stated = (checkout / STATED).read_text(encoding="utf-8")
+    release = ".".join(re.findall(r"(?m)^(?:MAJOR|MINOR|PATCH) *= *(\d+)", stated))
     if release not in RELEASES:
         return f"The NeMo RL in {checkout} is release {release}. Check out {' or '.join(RELEASES)}."
     return None

@@ -101,7 +101,7 @@ def whole(root: Path, lora: bool, say: Say) -> list[SavedCheckpoint]:
     for folder in sorted(root.glob("step_*")):
         if (flaw := find_flaw(folder, lora)) is None:
             step = int(folder.name.removeprefix("step_"))
-            found.append(SavedCheckpoint(step, folder, json.loads((folder / INFO).read_text())))
+            found.append(SavedCheckpoint(step, folder, json.loads((folder / INFO).read_bytes())))
             continue
         aside = folder.with_name(f"torn_{folder.name}")
         say(f"checkpoint {folder.name} is passed over: {flaw}; it is now {aside.name}")
@@ -123,7 +123,7 @@ def best(saved: Sequence[SavedCheckpoint]) -> SavedCheckpoint | None:
 def find_flaw(folder: Path, lora: bool) -> str | None:
     """Why a checkpoint must not be resumed or converted from, or None."""
     try:
-        reached = json.loads((folder / INFO).read_text())["total_steps"]
+        reached = json.loads((folder / INFO).read_bytes())["total_steps"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         return f"{INFO} cannot be read ({type(error).__name__})"
     if folder.name != f"step_{reached}":

@@ -93,7 +93,7 @@ def prepare(plan: TrainingPlan, folder: Path, checkout: Path) -> Path:
     space = Path(workspace(plan, str(folder)))
     longest = data.write(plan, space, grpo_of(plan).max_completion_tokens)
     tree = configuration(plan, str(folder), str(checkout), longest)
-    if unknown := unknown_keys(tree, yaml.safe_load((checkout / EXAMPLE).read_text())):
+    if unknown := unknown_keys(tree, yaml.safe_load((checkout / EXAMPLE).read_bytes())):
         raise ValueError(
             f"The NeMo RL in {checkout} does not know {', '.join(unknown)}: its example has no such key. Correct "
             "trainer_args, or check out another release."
@@ -213,7 +213,7 @@ class _Attempt:
         if not self._beta:
             row.pop("kl", None)  # without a reference NeMo RL says 0
         if "loss" in row and self._statistics.is_file():
-            row.update(json.loads(self._statistics.read_text()))
+            row.update(json.loads(self._statistics.read_bytes()))
         kinds: dict[Kind, str] = {"validated": "validation", "saved": "save"}
         for kind, name in kinds.items():
             if (seconds := row.pop(f"seconds/{name}", None)) is not None:
@@ -240,7 +240,7 @@ def export(
     converted = folder / ".hf"
     shutil.rmtree(converted, ignore_errors=True)  # the converter refuses to replace one
     line = conversion(saved.folder, str(converted), python)
-    done = subprocess.run(line, cwd=checkout, capture_output=True, text=True, errors="replace", check=False)
+    done = subprocess.run(line, cwd=checkout, capture_output=True, encoding="utf-8", errors="replace", check=False)
     if done.returncode:
         tail = "\n".join((done.stdout + done.stderr).splitlines()[-20:])
         raise RuntimeError(f"{' '.join(line)} ended with {done.returncode}. Its last lines:\n{tail}")
