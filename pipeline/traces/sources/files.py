@@ -38,8 +38,8 @@ class Files:
         self._root: str = root.rstrip("/")
 
     def parts(self, folder: str = "", *, holds: Holds = "calls", suffixes: tuple[str, ...] = LINES) -> list[SourcePart]:
-        """Files of these formats below `folder`, in name order, without hidden ones. Raises ValueError when the source
-        is not there, cannot be listed or holds a format that is not read."""
+        """Files of these formats below `folder`, in name order, without hidden ones and folders. Raises ValueError when
+        the source is not there, cannot be listed or holds a format that is not read."""
         with _reading(self.label):
             below = f"{self._root}/{folder}" if folder else self._root
             if not folder and self._fs.isfile(self._root):
@@ -52,7 +52,7 @@ class Files:
         elif not listing and not self._fs.exists(self._root):
             raise ValueError(f"{shown_path(self.label)} is not there. Point traces.source.uri to the traces.")
         named = {path[len(self._root) + 1 :] or path.rpartition("/")[2]: info for path, info in listing.items()}
-        named = {name: i for name, i in named.items() if not name.rpartition("/")[2].startswith((".", "_"))}
+        named = {name: info for name, info in named.items() if not (_is_hidden(name) or _is_folder(name, info))}
         readable = [name for name in sorted(named) if name.removesuffix(".gz").endswith(suffixes)]
         if unread := sorted(named.keys() - set(readable)):
             formats = ", ".join(suffixes)
@@ -126,6 +126,16 @@ def _unreadable(uri: str, error: Exception) -> ValueError:
     return ValueError(
         f"{uri} cannot be read ({type(error).__name__}: {error}). Check the path, the credentials and the endpoint."
     )
+
+
+def _is_hidden(name: str) -> bool:
+    """What tools keep beside data: `_SUCCESS`, `_temporary/0/x.jsonl`, `.ipynb_checkpoints/x.jsonl`."""
+    return any(part.startswith((".", "_")) for part in name.split("/"))
+
+
+def _is_folder(name: str, info: dict[str, Any]) -> bool:
+    """An empty object that consoles, sync tools and Hadoop make for a folder; the prefix itself is `name` ""."""
+    return not info.get("size") and (not name or name.endswith(("/", "_$folder$")))
 
 
 def _version(info: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ import pytest
 from pipeline.core.storage import digest_file
 from pipeline.traces.rows import Rows
 from pipeline.traces.sources import files
+from pipeline.traces.sources.files import Files
 from pipeline.traces.sources.langfuse_export import LangfuseExport
 from tests.variants import one_and_variants
 
@@ -40,6 +41,17 @@ def test_an_export_in_s3_is_read_as_it_is_now(bucket: str, export: Path) -> None
         assert part.version == hashlib.md5(path.read_bytes()).hexdigest()
     with pytest.raises(ValueError, match=r"\.$"):
         LangfuseExport("s3://no-such-bucket/prefix").parts()
+
+
+def test_folder_objects_and_hidden_folders_are_no_files(bucket: str) -> None:
+    of_tools = ["_temporary/0/x.jsonl", "_delta_log/1.json", "days/.ipynb_checkpoints/x.jsonl", "_SUCCESS"]
+    for name in ("", "days/", "days_$folder$", *of_tools, "days/1 %2F#?.jsonl"):
+        body = b"{}\n" if name.endswith(("json", "jsonl")) else b""
+        boto3.client("s3").put_object(Bucket=bucket, Key=f"prefix/{name}", Body=body)
+    assert [part.name for part in Files(f"s3://{bucket}/prefix").parts()] == ["days/1 %2F#?.jsonl"]
+    boto3.client("s3").put_object(Bucket=bucket, Key="prefix/days/", Body=b"not empty, so it is somebody's")
+    with pytest.raises(ValueError, match="holds days/, which is none of"):
+        Files(f"s3://{bucket}/prefix").parts()
 
 
 @pytest.mark.parametrize("faults", one_and_variants([["", "cut", "cut"], ["500", "", "500"], ["", "slow"]]))
