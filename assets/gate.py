@@ -7,8 +7,7 @@ from evals.power import EMBEDDED_MODEL, UNKNOWN_MODEL, judge_refusals, model_ref
 from evals.suites import Suite, frozen, lines, suite
 from k8s.launch import machine
 from pipeline.core.storage import Store
-from pipeline.demo import is_demo_model
-from pipeline.demo.desk import is_desk_model
+from pipeline.demo import MODEL_DIR, desk, has_weights_of
 from pipeline.demo.desk.judges import is_desk_judge
 from pipeline.demo.suite import suite_text
 from pipeline.recipe import Recipe
@@ -30,8 +29,8 @@ def readable(section: SuiteSection, store: Store, seed: int) -> Suite | None:
 def gate_refusals(recipe: Recipe, base: str, suites: Sequence[Suite]) -> list[str]:
     """Why no verdict of the gate over these suites could be meant, or pass, for a model trained on top of `base` (a
     directory)."""
-    is_demo = is_demo_model(recipe.base_model.uri) or is_demo_model(base)
-    section = recipe.evaluation
+    section, models = recipe.evaluation, (recipe.base_model.uri, base)
+    is_demo = any(has_weights_of(MODEL_DIR, each) for each in models)
     refusals = shortfalls(suites, section, EMBEDDED_MODEL if is_demo else UNKNOWN_MODEL)
     refusals += judge_refusals(recipe, bool(environment().judge_url) or is_desk_judge(recipe.gate_judge))
     if section.serving.kind != "endpoint":  # a server has its own template and context
@@ -46,10 +45,10 @@ def gate_refusals(recipe: Recipe, base: str, suites: Sequence[Suite]) -> list[st
             f"{large}. Set evaluation.serving to {{kind: endpoint, champion: NAME, candidate: NAME}} for a server of "
             "your own, or take a larger machine (compute.evaluation runs it on a node of the cluster)."
         )
-    home = {"arithmetic": is_demo_model, "desk": is_desk_model}
+    home = {"arithmetic": MODEL_DIR, "desk": desk.MODEL_DIR}
     gating = [each for each in section.suites if each.role != "report" and isinstance(each, ItemsSuite)]
     embedded = [(each, home[each.preset]) for each in gating if each.preset in home]
-    away = [each for each, is_home in embedded if not any(map(is_home, (recipe.base_model.uri, base)))]
+    away = [each for each, own in embedded if not any(has_weights_of(own, model) for model in models)]
     if away and not recipe.accept_demo_suite:
         refusals.append(
             f"the gate's suite {away[0].name} asks what the embedded model was made for, and base_model.uri is another "

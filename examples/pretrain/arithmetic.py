@@ -7,6 +7,8 @@ systematic misconceptions, and tuning elicits the right mode. That is evidence a
 from __future__ import annotations
 
 import argparse
+import random
+import re
 import string
 import time
 from collections.abc import Sequence
@@ -18,13 +20,18 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from examples.pretrain.tiny import END, PAD, optimise, untrained, word_tokenizer
-from pipeline.demo.task import WORDS, Problem, pretraining_pairs, problems
+from pipeline.demo.task import NAMES, TEMPLATES, THINGS, Problem, mistaken_solution, problems
 
 STEPS = 4000
 BATCH = 32
 LEARNING_RATE = 3e-3
 MAX_NEW_TOKENS = 28
 """The longest solution in tokens, with room to spare."""
+MISCONCEPTION_RATE = 0.55
+"""Share of the pretraining text that is wrong: it sets the accuracy of the base model."""
+_TEXT = " ".join(template for templates in TEMPLATES.values() for template in templates)
+WORDS = tuple(sorted({*NAMES, *THINGS, *re.findall(r"[A-Za-z]+\b(?!})", _TEXT)}))
+"""Every word that a prompt can hold."""
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
@@ -112,6 +119,15 @@ def make(steps: int = STEPS, seed: int = 0) -> tuple[Qwen3ForCausalLM, PreTraine
     model = build_model(tokenizer)
     pretrain(model, tokenizer, pretraining_pairs(seed, steps * BATCH))
     return model, tokenizer
+
+
+def pretraining_pairs(seed: int, n: int) -> list[tuple[str, str]]:
+    """`n` (prompt, completion) texts, of which a share is mistaken."""
+    rng = random.Random(f"misconceptions:{seed}")
+    return [
+        (problem.prompt, mistaken_solution(problem) if rng.random() < MISCONCEPTION_RATE else problem.solution)
+        for problem in problems(seed, "pretrain", n)
+    ]
 
 
 def main() -> None:

@@ -38,6 +38,23 @@ DRAWN_WITH_TOOL = 0.5
 """Share of the texts in which the fact has to be looked up."""
 
 
+# Tools are listed after the system's text; calls are written as in Hermes' and Qwen's templates.
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{% if not loop.first %}{{ '\n' }}{% endif %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + (message['content'] or '') }}"
+    "{% if loop.first and tools %}{{ '\nTools' }}{% for tool in tools %}"
+    "{{ '\n' + tool.function.name + '(' + (tool.function.parameters.properties | join(', ')) + '): ' "
+    "+ tool.function.description }}{% endfor %}{% endif %}"
+    "{% for call in message['tool_calls'] or [] %}"
+    "{% if not loop.first or message['content'] %}{{ '\n' }}{% endif %}"
+    '{{ \'<tool_call>\n{"name": "\' + call.function.name + \'", "arguments": \' }}'
+    "{% if call.function.arguments is string %}{{ call.function.arguments }}"
+    "{% else %}{{ call.function.arguments | tojson }}{% endif %}{{ '}\n</tool_call>' }}{% endfor %}"
+    "{{ '<|im_end|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '\n<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
 class PretrainingText(NamedTuple):
     """A conversation with its answers. `tool`: the tool is defined in it."""
 
@@ -87,7 +104,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     tokens = [*TOOL_TOKENS, *string.printable[:-2], *requests.ORDERS, *words, *(f" {word}" for word in words)]
     tools = "|".join(re.escape(token) for token in TOOL_TOKENS)
     pattern = rf"{tools}|\b(?:{'|'.join(requests.ORDERS)})\b| ?\b(?:{'|'.join(words)})\b|[\s\S]"
-    return word_tokenizer(tokens, pattern, requests.CHAT_TEMPLATE)
+    return word_tokenizer(tokens, pattern, CHAT_TEMPLATE)
 
 
 def build_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:

@@ -3,16 +3,12 @@ elementary step such as `27+35` is held out under every name, order and template
 
 import hashlib
 import random
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal, NamedTuple
 
 Split = Literal["pretrain", "train", "heldout"]
-
-MISCONCEPTION_RATE = 0.55
-"""Share of the pretraining text that is wrong: it sets the accuracy of the base model."""
 
 HELD_OUT_EVERY = 8
 """One elementary step in this many is held out."""
@@ -56,10 +52,6 @@ SYMBOLS = {
 }
 KINDS = tuple(TEMPLATES)
 
-_TEXT = " ".join(template for templates in TEMPLATES.values() for template in templates)
-WORDS = tuple(sorted({*NAMES, *THINGS, *re.findall(r"[A-Za-z]+\b(?!})", _TEXT)}))
-"""Every word that a prompt can hold."""
-
 
 @dataclass(frozen=True)
 class Problem:
@@ -94,15 +86,6 @@ def problems(seed: int, split: Split, n: int) -> list[Problem]:
 
 def mistaken_solution(problem: Problem) -> str:
     return _written(_mistaken_steps(problem.kind, problem.operands))
-
-
-def pretraining_pairs(seed: int, n: int, misconception_rate: float = MISCONCEPTION_RATE) -> list[tuple[str, str]]:
-    """`n` (prompt, completion) texts, of which the given share is mistaken."""
-    rng = random.Random(f"misconceptions:{seed}")
-    return [
-        (problem.prompt, mistaken_solution(problem) if rng.random() < misconception_rate else problem.solution)
-        for problem in problems(seed, "pretrain", n)
-    ]
 
 
 @cache

@@ -2,10 +2,10 @@
 completions is drawn from (seed, champion, day), so writing a day again gives the same bytes. While a rollout runs, the
 users ask through the gateway: OpenAI chat completions."""
 
-import asyncio
 import json
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date, datetime, time, timedelta
 from pathlib import Path
 from time import monotonic, sleep
@@ -161,30 +161,22 @@ def _by(
 
 def ask(url: str, requests: Sequence[UserRequest], in_flight: int = IN_FLIGHT) -> AskedCounts:
     """Send the requests to `url`, the root of an OpenAI-compatible API, and wait for every answer."""
-    return asyncio.run(_ask_all(url, requests, in_flight))
-
-
-async def _ask_all(url: str, requests: Iterable[UserRequest], in_flight: int) -> AskedCounts:
     import httpx2
 
-    waiting, sent, failed = iter(requests), 0, 0
-
-    async def ask_in_turn() -> None:
-        nonlocal sent, failed
-        for request in waiting:
-            sent += 1
-            fields = {"messages": request.messages, "metadata": request.metadata, "max_tokens": request.max_tokens}
-            headers = {"x-user-id": request.user}
-            try:
-                reply = await client.post(f"{url}/chat/completions", json={"model": "model", **fields}, headers=headers)
-                failed += reply.status_code != 200
-            except httpx2.HTTPError:
-                failed += 1
+    def answered(request: UserRequest) -> bool:
+        fields = {"messages": request.messages, "metadata": request.metadata, "max_tokens": request.max_tokens}
+        asked, headers = {"model": "model", **fields}, {"x-user-id": request.user}
+        try:
+            return client.post(f"{url}/chat/completions", json=asked, headers=headers).status_code == 200
+        except httpx2.HTTPError:
+            return False
 
     limits = httpx2.Limits(max_connections=in_flight)
-    async with httpx2.AsyncClient(timeout=TIMEOUT_S, limits=limits, trust_env=False) as client:
-        await asyncio.gather(*(ask_in_turn() for _ in range(in_flight)))
-    return AskedCounts(sent, failed)
+    with (
+        httpx2.Client(timeout=TIMEOUT_S, limits=limits, trust_env=False) as client,
+        ThreadPoolExecutor(in_flight) as pool,
+    ):
+        return AskedCounts(len(requests), list(pool.map(answered, requests)).count(False))
 
 
 def with_users(

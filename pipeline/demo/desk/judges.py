@@ -9,7 +9,7 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import uvicorn
 from starlette.applications import Starlette
@@ -36,8 +36,8 @@ _RIGHT = {control.question: control.right for control in CONTROLS}
 
 
 class JudgeProgram(NamedTuple):
-    errors: Features
-    """Rates, by feature."""
+    errors: tuple[float, ...]
+    """Rates, in the order of `Features`."""
     favours_first: float
     """Share of the pairs in which the first answer gets one step more."""
     rude_costs: int
@@ -45,13 +45,9 @@ class JudgeProgram(NamedTuple):
     """Steps of the score from 5 to 1."""
 
 
-def _rates(fact: float, refusal: float, manners: float, length: float, voucher: float) -> Any:
-    return Features(fact, refusal, manners, length, voucher)  # type: ignore[arg-type]
-
-
 JUDGES = {
-    "desk-labels": JudgeProgram(_rates(0.10, 0.10, 0.10, 0.10, 0.10), 0.2, rude_costs=2, long_costs=1),
-    "desk-gate": JudgeProgram(_rates(0.08, 0.02, 0.15, 0.12, 0.03), 0.1, rude_costs=1, long_costs=2),
+    "desk-labels": JudgeProgram((0.10, 0.10, 0.10, 0.10, 0.10), 0.2, rude_costs=2, long_costs=1),
+    "desk-gate": JudgeProgram((0.08, 0.02, 0.15, 0.12, 0.03), 0.1, rude_costs=1, long_costs=2),
 }
 """By the name in a recipe: one labels, the other decides at the gate."""
 

@@ -49,22 +49,6 @@ DEFINITION: dict[str, Any] = {
 }
 TOOLS = json.dumps([DEFINITION])
 
-# Tools are listed after the system's text; calls are written as in Hermes' and Qwen's templates.
-CHAT_TEMPLATE = (
-    "{% for message in messages %}{% if not loop.first %}{{ '\n' }}{% endif %}"
-    "{{ '<|im_start|>' + message['role'] + '\n' + (message['content'] or '') }}"
-    "{% if loop.first and tools %}{{ '\nTools' }}{% for tool in tools %}"
-    "{{ '\n' + tool.function.name + '(' + (tool.function.parameters.properties | join(', ')) + '): ' "
-    "+ tool.function.description }}{% endfor %}{% endif %}"
-    "{% for call in message['tool_calls'] or [] %}"
-    "{% if not loop.first or message['content'] %}{{ '\n' }}{% endif %}"
-    '{{ \'<tool_call>\n{"name": "\' + call.function.name + \'", "arguments": \' }}'
-    "{% if call.function.arguments is string %}{{ call.function.arguments }}"
-    "{% else %}{{ call.function.arguments | tojson }}{% endif %}{{ '}\n</tool_call>' }}{% endfor %}"
-    "{{ '<|im_end|>' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '\n<|im_start|>assistant\n' }}{% endif %}"
-)
-
 _CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>|^call: (\w+)\((\{.*\})\)$", re.DOTALL | re.MULTILINE)
 
 

@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.core.storage import ModelRef, Store, digest_file
-from pipeline.demo import MODEL_DIR, MODEL_SHA256, is_demo_model
+from pipeline.core.storage import ModelRef, Store
+from pipeline.demo import MODEL_DIR, has_weights_of
 from pipeline.demo.desk import MODEL_DIR as DESK_DIR
-from pipeline.demo.desk import MODEL_SHA256 as DESK_SHA256
-from pipeline.demo.desk import is_desk_model
 from pipeline.demo.export import users
 from pipeline.demo.traffic import PEOPLE, TrafficClaim, ask, ensure_days, requests_of
 from pipeline.recipe.sources import DemoSource
@@ -146,8 +144,6 @@ def test_users_of_a_server_that_is_away_get_no_answer() -> None:
     assert ask("http://127.0.0.1:9/v1", requests_of(DemoSource(kind="demo"), "a", 5)) == (5, 5)
 
 
-def test_the_kept_weights_are_the_declared_ones() -> None:
-    assert digest_file(MODEL_DIR / "model.safetensors") == MODEL_SHA256
-    assert digest_file(DESK_DIR / "model.safetensors") == DESK_SHA256
-    assert is_demo_model(MODEL_DIR) and not is_demo_model(DESK_DIR)
-    assert is_desk_model(DESK_DIR) and not is_desk_model(MODEL_DIR)
+def test_an_embedded_model_is_known_by_its_weights() -> None:
+    assert has_weights_of(MODEL_DIR, MODEL_DIR) and not has_weights_of(MODEL_DIR, DESK_DIR)
+    assert has_weights_of(DESK_DIR, DESK_DIR) and not has_weights_of(DESK_DIR, MODEL_DIR)
