@@ -16,8 +16,8 @@ from pipeline.core.iteration import Iteration
 from pipeline.governance.erasure.late import blocked_iteration
 from pipeline.recipe import Automation
 from pipeline.registry.runs import version_page
-from pipeline.rollout.status import RolloutStatus
 from pipeline.views.iteration import quality_and_cost
+from pipeline.views.rollout import RolloutStatus
 
 KPI, CHAMPION = "kpi", "champion"
 """Assets that nothing makes. The first is observed at an iteration's end, also where it was refused; of the second runs

@@ -21,10 +21,10 @@ from pipeline.rollout.grading import answer_grader, by_thumbs
 from pipeline.rollout.probe import fingerprint_of_files
 from pipeline.rollout.record import Fingerprints, RolloutState, read_events
 from pipeline.rollout.router import LiveMetricsPort, NullMetrics, RolloutPorts, Unsettled
-from pipeline.rollout.status import RolloutStatus, status
 from pipeline.serving.transformers_engine import TransformersEngine, over
 from pipeline.traces.context import Log
 from pipeline.traces.records import GovernedTraces
+from pipeline.views.rollout import RolloutStatus, status
 
 UNWATCHED = NullMetrics()
 

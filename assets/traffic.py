@@ -28,8 +28,8 @@ from pipeline.rollout.gateway.split import (
     write_champion,
 )
 from pipeline.rollout.grading import Grading
+from pipeline.rollout.probe import SlotIdentity
 from pipeline.rollout.router import LiveMetricsPort, NoRouter, NullMetrics, TrafficSplit
-from pipeline.rollout.slot_identity import SlotIdentity
 from pipeline.serving.endpoint import Endpoint, served_names
 from pipeline.traces.context import Log
 from pipeline.traces.erased import forgotten

@@ -22,7 +22,7 @@ from pipeline.core.mark_keys import MarkKeys
 from pipeline.core.storage import ModelRef, Store
 from pipeline.demo import MODEL_DIR
 from pipeline.governance.erasure import forget
-from pipeline.governance.erasure.records import Person, proofs
+from pipeline.governance.erasure.records import ErasureProof, Person, proofs
 from pipeline.recipe import BaseModelSection, Compute, Recipe
 from pipeline.recipe.sources import DemoSource
 from pipeline.recipe.traces import Traces
@@ -49,6 +49,11 @@ PLACES = (
 """Where rows are planted, as a proof names it."""
 Rows = Counter[tuple[str, str, str]]
 """Place, owner and content of each row."""
+
+
+def statement(proof: ErasureProof) -> dict[str, Any]:
+    """What a proof says of the person: the same after every kill."""
+    return proof.model_dump(mode="json", exclude={"id", "nonce", "requested", "finished"})
 
 
 def lines(path: Path, rows: list[dict[str, Any]]) -> None:
@@ -160,7 +165,7 @@ def main() -> None:
             assert run(spawn, copy, user, 0, events) == 0
             total, seconds = json.loads(events.read_text(encoding="utf-8"))
             (proof,) = proofs(context_of(copy).store)
-            statements[user] = proof.statement()
+            statements[user] = statement(proof)
             theirs = Counter({row: n for row, n in before.items() if row[1] == user})
             after, others = rows_of(copy), before - theirs
             kept = Counter({row: n for row, n in after.items() if row[1] != user})
@@ -176,7 +181,7 @@ def main() -> None:
             shutil.copytree(original, copy)
             killed += run(spawn, copy, user, kill_at, events) == -signal.SIGKILL
             assert run(spawn, copy, user, 0, events) == 0
-            found_again = [each.statement() for each in proofs(context_of(copy).store) if not each.follows]
+            found_again = [statement(each) for each in proofs(context_of(copy).store) if not each.follows]
             others = Counter({row: n for row, n in rows_of(copy).items() if row[1] != user})
             same = found_again == [statements[user]] and others == before - Counter(
                 {row: n for row, n in before.items() if row[1] == user}

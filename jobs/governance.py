@@ -25,7 +25,7 @@ from pipeline.core.storage import digest_json
 from pipeline.governance import erasure
 from pipeline.governance.erasure import mirrored, tables
 from pipeline.governance.erasure.late import reapply
-from pipeline.governance.erasure.records import Counts, ErasureProof, Person, proofs
+from pipeline.governance.erasure.records import Affected, Counts, ErasureProof, Person, proofs
 from pipeline.registry import versions
 from pipeline.registry.tracking import has_database
 from pipeline.rewards import findings, reviews
@@ -159,7 +159,7 @@ def place_lines(places: Counts) -> Iterator[str]:
 def report_lines(proof: ErasureProof, path: str) -> Iterator[str]:
     """The proof for a person."""
     artifacts = proof.affected
-    if not proof.has_matches:
+    if not proof.places and artifacts == Affected():
         yield "Nothing was found of this user. The user is on the list: rows that come are rejected."
     else:
         yield f"{sum(proof.rows.values()):,} rows of {len(proof.rows)} days are erased. In all:"

@@ -17,8 +17,7 @@ from pipeline.rollout.decision import RolloutDecision, decide
 from pipeline.rollout.policy import account
 from pipeline.rollout.record import Action, Phase
 from pipeline.rollout.router import Tick
-from pipeline.rollout.status import RolloutStatus
-from pipeline.views.rollout import ArmRow, arm_rows, sentences
+from pipeline.views.rollout import ArmRow, RolloutStatus, arm_rows, sentences
 
 COMMAND = "pt rollout"
 DONE, REFUSED, FAILED = 0, 1, 2

@@ -27,8 +27,7 @@ from pipeline.rollout.fold import fold
 from pipeline.rollout.propose import ChampionState
 from pipeline.rollout.record import Phase, RolloutState, read_events
 from pipeline.rollout.router import Unrouted
-from pipeline.rollout.status import RolloutStatus, status
-from pipeline.views.rollout import sentences, spell
+from pipeline.views.rollout import RolloutStatus, sentences, spell, status
 
 DONE, WAITS, FAILED = 0, 1, 2
 LATER = "the same launch without it looks for newer traces"

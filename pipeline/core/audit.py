@@ -70,14 +70,13 @@ def record(
         return _append(store, head, kind, subject, detail, now)
 
 
-def entries(store: Store, offset: int = 0) -> Generator[Entry]:
-    """The entries in order, from a byte on, unchecked, without a torn last line."""
+def entries(store: Store) -> Generator[Entry]:
+    """The entries in order, unchecked, without a torn last line."""
     try:
         stream = store.path(LOG).open("rb")
     except FileNotFoundError:
         return
     with stream:
-        stream.seek(offset)
         for line in stream:
             if line.endswith(b"\n"):
                 yield Entry.model_validate_json(line)

@@ -3,11 +3,10 @@
 import math
 from collections.abc import Sequence
 from statistics import fmean, stdev
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import NonNegativeInt, model_validator
+from pydantic import NonNegativeInt
 
 from pipeline.core.storage import Record
 
@@ -23,12 +22,6 @@ class Estimate(Record):
     low: float | None
     high: float | None
     n: NonNegativeInt
-
-    @model_validator(mode="after")
-    def _together(self) -> Self:
-        if len({x is None for x in (self.value, self.low, self.high)}) != 1:
-            raise ValueError(f"value {self.value}, low {self.low} and high {self.high}: give all three or none.")
-        return self
 
     def __str__(self) -> str:
         if self.value is None or self.low is None or self.high is None:

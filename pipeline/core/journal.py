@@ -3,7 +3,7 @@ returns. Readers skip a last line that a kill cut, and the next writer removes i
 
 import os
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -45,15 +45,9 @@ class Journal(Generic[E]):
     def add(self, *entries: E) -> None:
         """Raises OSError where the disk does not take them whole."""
         lines = b"".join(_encode(msgspec.structs.replace(each, digest=self._digest)) + b"\n" for each in entries)
-        if self._descriptor is not None:
-            self._write(self._descriptor, lines)
-        else:
-            with _opened(self._path) as descriptor:
-                self._write(descriptor, lines)
-
-    def _write(self, descriptor: int, lines: bytes) -> None:
         try:
-            written = os.write(descriptor, lines)
+            with _opened(self._path) if self._descriptor is None else nullcontext(self._descriptor) as descriptor:
+                written = os.write(descriptor, lines)
         except OSError as error:
             problem = f"{self._path} cannot be written ({error.strerror})"
             raise OSError(error.errno, f"{problem}. Make room on its disk, and run again.") from error

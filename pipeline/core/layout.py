@@ -11,10 +11,9 @@ PRODUCTION, REGISTRY, REWARDS, ROLLOUT, TRACES = "production", "registry", "rewa
 EVALUATION_RESULTS = "evaluation_results"
 """A folder below the spans of an `otel` source whose files hold scores of the calls."""
 SAMPLES, BASE_MODELS = "samples", "base_models"
-TMP = "tmp"
 SUITES = "suites"
 OWN = frozenset([
-    AUDIT, BASE_MODELS, ERASURES, EVALUATION, ITERATIONS, LAKE, MLFLOW, REGISTRY, REWARDS, ROLLOUT, SAMPLES, TMP,
+    AUDIT, BASE_MODELS, ERASURES, EVALUATION, ITERATIONS, LAKE, MLFLOW, REGISTRY, REWARDS, ROLLOUT, SAMPLES,
     TRACES,
 ])  # fmt: skip
 """What the loop keeps below the data root; `production` and `suites` are raw data, as a user's own would be."""

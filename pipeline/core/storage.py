@@ -17,7 +17,6 @@ from typing import IO, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from pipeline.core import layout
 from pipeline.core.locations import Document, Uri, stored
 from pipeline.core.mark_keys import MarkKeys
 from pipeline.core.model_files import faults, model_files
@@ -128,25 +127,9 @@ class Store:
     def staged(self, name: str) -> Generator[Path]:
         """A private directory that becomes `name` when the block succeeds, unless `name` exists by then; else it is
         deleted."""
-        final = self.path(name)
-        final.parent.mkdir(parents=True, exist_ok=True)
-        staging = unfinished_name(final)
-        try:
-            with claimed_folder(staging):
-                yield staging
-                publish_dir(staging, final)
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
-
-    @contextmanager
-    def scratch(self, name: str) -> Generator[Path]:
-        """A private directory under `tmp/`, deleted when the block ends, or by a sweep after a kill."""
-        folder = unfinished_name(self.path(layout.TMP, name))
-        try:
-            with claimed_folder(folder):
-                yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        with claimed_folder(self.path(name)) as staging:
+            yield staging
+            publish_dir(staging, self.path(name))
 
 
 def publish_dir(staging: Path, final: Path) -> bool:
@@ -284,7 +267,9 @@ def claimed_file(path: Path) -> tuple[Path, int]:
 
 
 @contextmanager
-def claimed_folder(folder: Path) -> Generator[None]:
+def claimed_folder(path: Path) -> Generator[Path]:
+    """A private directory next to `path`, deleted when the block ends, or by a sweep after a kill."""
+    folder = unfinished_name(path)
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder, os.O_RDONLY)
@@ -292,9 +277,10 @@ def claimed_folder(folder: Path) -> Generator[None]:
             break
         os.close(descriptor)
     try:
-        yield
+        yield folder
     finally:
         os.close(descriptor)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _locked(path: Path, descriptor: int) -> bool:

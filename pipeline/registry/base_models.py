@@ -70,9 +70,7 @@ def pin_base(
         source = PinnedBase(uri=base.uri, exact=ref.digest, folder=ref.uri, digest=ref.digest)
     if base.chat == ChatSettings():
         return source
-    exact, before = f"{source.exact} with chat {chat_digest(base.chat)[:12]}", pinned_base(store, base)
-    if before is not None and before.exact == exact and not faults(Path(before.folder)):
-        return before
+    exact = f"{source.exact} with chat {chat_digest(base.chat)[:12]}"
     return _publish(store, base, exact, lambda folder: copy_with(base.chat, Path(source.folder), folder), log)
 
 
@@ -86,8 +84,6 @@ def fetch_base(
     uri, before = base.uri, pinned_base(store, base)
     try:
         exact, fetch = _version(uri, addresses) if uri.startswith(REGISTRY) else _repository(uri)
-        if before is not None and before.exact == exact and not faults(Path(before.folder)):
-            return before
         return _publish(store, base, exact, fetch, log)
     except (OSError, HTTPError) as error:
         if before is None:
@@ -99,6 +95,9 @@ def fetch_base(
 def _publish(
     store: Store, base: BaseModelSection, exact: str, write: Callable[[Path], None], log: Callable[[str], None]
 ) -> PinnedBase:
+    before = pinned_base(store, base)
+    if before is not None and before.exact == exact and not faults(Path(before.folder)):
+        return before
     folder = f"{layout.BASE_MODELS}/{digest_json(exact)[:12]}"
     if not store.path(folder).is_dir():
         log(f"base model: copying {exact} below the data root")

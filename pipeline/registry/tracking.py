@@ -3,14 +3,13 @@ transaction, and with its paths of artifacts corrected after the root was moved.
 
 import logging
 import os
-import shutil
 import sqlite3
 from contextlib import closing, suppress
 from pathlib import Path
 from urllib.parse import quote
 
 from pipeline.core import layout
-from pipeline.core.storage import Store, claimed_folder, unfinished_name
+from pipeline.core.storage import Store, claimed_folder
 
 SQLITE = "sqlite:///"
 SERVED = "mlflow-artifacts:/"
@@ -54,15 +53,11 @@ def ensure_database(uri: str) -> None:
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
     be_quiet()
-    folder = unfinished_name(path)
-    try:
-        with claimed_folder(folder):
-            staged = folder / path.name
-            SqlAlchemyStore(f"{SQLITE}{staged}", SERVED).engine.dispose()
-            with suppress(FileExistsError):
-                os.link(staged, path)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with claimed_folder(path) as folder:
+        staged = folder / path.name
+        SqlAlchemyStore(f"{SQLITE}{staged}", SERVED).engine.dispose()
+        with suppress(FileExistsError):
+            os.link(staged, path)
 
 
 def has_database(uri: str) -> bool:

@@ -2,7 +2,6 @@
 parts of those days."""
 
 import json
-import shutil
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ import pyarrow.parquet as pq
 import xxhash
 
 from pipeline.core import layout
-from pipeline.core.storage import Store, claimed_folder, digest_json, replacing, sweep_unfinished, unfinished_name
+from pipeline.core.storage import Store, claimed_folder, digest_json, replacing, sweep_unfinished
 from pipeline.traces.arrow import pc
 from pipeline.traces.context import StageContext
 from pipeline.traces.engine import Engine
@@ -34,13 +33,9 @@ def staging(store: Store) -> Generator[Path]:
     """A private folder for staged rows, removed at the end, as are those of killed runs at the start."""
     root = store.path(layout.STAGING)
     sweep_unfinished(root)  # by their locks: no clock tells a living run's folder from a dead one's
-    folder = unfinished_name(root / "rows")
-    try:
-        with claimed_folder(folder):
-            folder.chmod(0o700)
-            yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with claimed_folder(root / "rows") as folder:
+        folder.chmod(0o700)
+        yield folder
 
 
 @dataclass

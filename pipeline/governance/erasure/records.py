@@ -6,7 +6,7 @@ from __future__ import annotations
 import secrets
 import unicodedata
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -122,16 +122,6 @@ class ErasureProof(Record):
     def rows(self) -> dict[str, int]:
         """Rows of the governed table that were removed, by day."""
         return self.places.get(TABLE, {})
-
-    @property
-    def has_matches(self) -> bool:
-        """Whether there was anything to forget."""
-        return bool(self.places or self.affected != Affected())
-
-    def statement(self) -> dict[str, Any]:
-        """What it says of the person: the same after every kill. Times and the work of an attempt are no part of it."""
-        of_an_attempt = {"id", "nonce", "requested", "finished"}
-        return self.model_dump(mode="json", exclude=of_an_attempt)
 
 
 def id_of(store: Store, mark: str) -> str:

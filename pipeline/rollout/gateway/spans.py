@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -204,7 +205,6 @@ class Recorder:
             _log.exception("%d requests could not be recorded", len(lines))
 
 
-BLOCK = 1 << 20
 LATE_S = 60.0
 """Lines ascend in time, but for a clock that is set: the search goes on for so much further back."""
 _KEY = b'{"' + RECORDED_AT.encode() + b'":'
@@ -267,21 +267,17 @@ def recorded(folder: Path, since: float, until: float) -> list[RecordedRequest]:
 
 def lines_from_the_end(path: Path, since: float) -> Iterator[bytes]:
     """Whole lines from the file's end backwards, until they are older than `since`."""
-    with path.open("rb") as file:
-        left, rest, last = file.seek(0, 2), b"", True
-        while left:
-            size = min(BLOCK, left)
-            left -= size
-            file.seek(left)
-            pieces = (file.read(size) + rest).split(b"\n")
-            if last:
-                del pieces[-1]  # behind the last line break there is nothing, or half a line
-                last = False
-            rest, whole = (pieces[0], pieces[1:]) if left and pieces else (b"", pieces)
-            yield from reversed(whole)
-            first = next((at for text in whole if (at := written_at(text)) is not None), None)
-            if first is not None and first < since - LATE_S:
+    if not path.stat().st_size:  # which cannot be mapped
+        return
+    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as whole:
+        end = whole.rfind(b"\n")  # what follows it is half a line
+        while end >= 0:
+            before = whole.rfind(b"\n", 0, end)
+            text = whole[before + 1 : end]
+            yield text
+            if (at := written_at(text)) is not None and at < since - LATE_S:
                 return
+            end = before
 
 
 def written_at(text: bytes) -> float | None:

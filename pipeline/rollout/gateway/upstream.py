@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import aiohttp
 import msgspec
-from yarl import URL
 
 from pipeline.rollout.gateway.split import ServedSlot
 
@@ -61,9 +60,6 @@ class Upstream:
 
     _session: aiohttp.ClientSession
 
-    def __init__(self) -> None:
-        self._urls: dict[str, URL] = {}
-
     async def __aenter__(self) -> None:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=MOST_CONNECTIONS, keepalive_timeout=KEEP_IDLE_S),
@@ -77,8 +73,7 @@ class Upstream:
 
     async def ask(self, slot: ServedSlot, body: bytes, headers: dict[str, str], stream: bool) -> Opened:
         """Raises SlotFailed when there is no answer, or none before the first event of a stream."""
-        url = self._urls.get(slot.url)
-        url = url or self._urls.setdefault(slot.url, URL(f"{slot.url.rstrip('/')}/chat/completions"))
+        url = f"{slot.url.rstrip('/')}/chat/completions"
         try:
             response = await self._post(url, body, headers)
             if stream and response.status == 200 and response.content_type == "text/event-stream":
@@ -89,7 +84,7 @@ class Upstream:
             raise _failed(error) from error
         return _whole(response.status, response.headers, content)
 
-    async def _post(self, url: URL, body: bytes, headers: dict[str, str]) -> aiohttp.ClientResponse:
+    async def _post(self, url: str, body: bytes, headers: dict[str, str]) -> aiohttp.ClientResponse:
         """Asked again where the connection was closed before a byte came: it may have been idle for too long."""
         try:
             return await self._session.post(url, data=body, headers=headers, allow_redirects=False)

@@ -8,7 +8,7 @@ from pipeline.rollout.evidence import ArmSums, LiveEvidence
 from pipeline.rollout.policy import policy_of
 from pipeline.rollout.record import ModelVersion, Phase, Proposal, RolloutState, StageWatch
 from pipeline.rollout.shares import Ratio
-from pipeline.rollout.status import RolloutStatus
+from pipeline.views.rollout import RolloutStatus
 
 NOW = 1_800_000_000.0
 

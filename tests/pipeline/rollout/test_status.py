@@ -3,7 +3,7 @@ import pytest
 from pipeline.rollout.decision import abort
 from pipeline.rollout.propose import ChampionState, champion
 from pipeline.rollout.record import Phase, read_events
-from pipeline.rollout.status import RolloutStatus, share_estimate, status
+from pipeline.views.rollout import RolloutStatus, share_estimate, status
 from tests.pipeline.rollout.conftest import BASE, NAME, World
 
 

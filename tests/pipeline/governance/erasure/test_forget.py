@@ -171,8 +171,7 @@ def test_champion_that_learned_from_the_data_is_in_the_proof(world: World) -> No
 def test_an_unknown_user_is_a_clear_result_and_still_on_the_list(world: World) -> None:
     reports = world.place.reports()
     proof = erase(world.place, "user-nobody-9")
-    assert not proof.has_matches
-    assert proof.rows == {}
+    assert proof.places == {} and proof.affected == Affected()
     assert world.place.reports() == reports
     assert [u.mark for u in erased_users(world.place.store).users] == [mark_of("user-nobody-9")]
     assert world.place.propose(world.first) == ""
