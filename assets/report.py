@@ -147,7 +147,7 @@ def _rollout(id: str, events: Sequence[RolloutEvent]) -> Iterator[Chapter]:
             steps.append((_when(event.at), str(event.phase).replace("_", " "), str(event.stage + 1), why))
         before = (event.phase, event.stage)
     policy, looks = proposal.policy, look_points(own)
-    weights = " → ".join(f"{policy.weight_at(stage)}%" for stage in range(len(policy.weights)))
+    weights = " → ".join(f"{policy.canary_weights[stage]}%" for stage in range(len(policy.weights)))
     plot = rollout_over_time(looks, f"Version {proposal.version.version}")
     blocks = [_figure("Both arms and the canary's weight", plot)] if looks else []
     table = _table(("when (UTC)", "phase", "stage", "why"), steps)

@@ -15,7 +15,7 @@ from pipeline.recipe.pinning import pinned
 from pipeline.recipe.section import joined
 from pipeline.recipe.sources import DemoSource
 from pipeline.registry.versions import project
-from pipeline.rollout.controller import Pace, drive
+from pipeline.rollout.controller import drive
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.grading import answer_grader, by_thumbs
 from pipeline.rollout.probe import fingerprint_of_files
@@ -80,7 +80,7 @@ def follow_rollout(
     store, name = deployment.store(), deployment.recipe().base_model.name
     state = read_state(store, name)
     if not state.active or state.proposal is None:
-        return drive(rollout_ports(deployment), Pace(0.0), log)
+        return drive(rollout_ports(deployment), log, 0.0)
     recipe = _judged_by(deployment, log)
     by_feedback = state.proposal.policy.by_feedback
     thumbs = by_thumbs(recipe.rollout.rated_within_s) if by_feedback else None
@@ -95,8 +95,8 @@ def follow_rollout(
             looked()
             traffic.wait(seconds)
 
-        pace = Pace(drive_for_s, deployment.recipe().rollout.look_every_s, time.time, wait)
-        state = drive(rollout_ports(deployment, traffic.metrics), pace, log)
+        look_every_s = deployment.recipe().rollout.look_every_s
+        state = drive(rollout_ports(deployment, traffic.metrics), log, drive_for_s, look_every_s, sleep=wait)
         looked()
         return state
 

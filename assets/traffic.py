@@ -3,7 +3,7 @@ looks, in which the simulated users of an embedded world ask."""
 
 import time
 from collections.abc import Callable, Generator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple, assert_never
 
 from assets.environment import environment
@@ -22,15 +22,13 @@ from pipeline.rollout.gateway.process import GatewaySettings, on_port, running_a
 from pipeline.rollout.gateway.split import (
     GatewaySplit,
     ServedSlot,
-    SlotTable,
+    listed_slots,
     read_slots,
-    slots_of_names,
     write_champion,
 )
 from pipeline.rollout.grading import Grading
 from pipeline.rollout.probe import SlotIdentity
 from pipeline.rollout.router import LiveMetricsPort, NoRouter, NullMetrics, TrafficSplit
-from pipeline.serving.endpoint import Endpoint, served_names
 from pipeline.traces.context import Log
 from pipeline.traces.erased import forgotten
 from pipeline.traces.sources.protocol import Address
@@ -57,7 +55,7 @@ def traffic_split(deployment: Deployment) -> TrafficSplit:
             store = deployment.store()
 
             def slot_of(digest: str) -> ServedSlot | None:
-                table = _listed(traffic, name) if traffic.slots else read_slots(store, name) or SlotTable(slots=())
+                table = listed_slots(name, traffic.slots)[0] if traffic.slots else read_slots(store, name)
                 return table.slot_of(digest)
 
             return GatewaySplit(store, name, slot_of, identity(deployment))
@@ -71,15 +69,6 @@ def traffic_split(deployment: Deployment) -> TrafficSplit:
             return NoRouter()
         case _:
             assert_never(traffic)
-
-
-def _listed(traffic: GatewayTraffic, model_name: str) -> SlotTable:
-    assert traffic.slots is not None, "the recipe names them"
-    names: dict[str, list[str]] = {}
-    for url in traffic.slots:
-        with suppress(OSError):
-            names[url] = served_names(Endpoint(url))
-    return slots_of_names(model_name, names)[0]
 
 
 def is_routed(deployment: Deployment) -> bool:
@@ -154,4 +143,4 @@ def _metrics(deployment: Deployment, judged_by: Recipe, grading: Grading, log: L
 
     address = Address(recipe.traces.source, deployment.source_uri())
     production = ProductionTraces(address, recipe.traces, name, lambda: forgotten(store))
-    return ProductionLooks(PrometheusLooks(metrics, name), production, judged_by.rewards, grading.rated_within_s, log)
+    return ProductionLooks(PrometheusLooks(metrics, name), production, grading, judged_by.rewards, log)

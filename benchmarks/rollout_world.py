@@ -8,12 +8,12 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from pipeline.rollout.evidence import LiveEvidence, UnitTally, arm_sums, fixed_basis
+from pipeline.rollout.evidence import LiveEvidence, UnitCounts, arm_sums, fixed_basis
 from pipeline.rollout.policy import RolloutPolicy
 from pipeline.rollout.shares import Latencies, frozen_threshold
 
 Array = NDArray[np.float64]
-FIELDS = tuple(UnitTally.model_fields)
+FIELDS = tuple(UnitCounts.model_fields)
 EDGES = tuple(float(edge) for edge in np.geomspace(0.01, 400, 220))
 """Seconds, 5% apart."""
 

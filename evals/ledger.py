@@ -9,7 +9,7 @@ from pydantic import AwareDatetime
 from evals.records import EvalPlan
 from evals.suites import Suite
 from pipeline.core import layout
-from pipeline.core.storage import Record, Store, digest_json
+from pipeline.core.storage import Record, Store, digest_json, locked
 from pipeline.recipe import Evaluation
 from pipeline.recipe.section import Operational, settings
 
@@ -40,7 +40,7 @@ def enter(store: Store, plan: EvalPlan, targets: Sequence[Suite], now: datetime)
     """
     iteration, candidate, digest = plan.iteration, plan.candidate.model.digest, section_digest(plan.section)
     name = iteration.model_name
-    with store.alone(f"{layout.gate_ledger(name)}/lock"):
+    with locked(store.path(f"{layout.gate_ledger(name)}/lock")):
         there = {line.generation: line for line in lines(store, name) if line.candidate == candidate}
         asked = [there[each.identity()] for each in targets if each.identity() in there]
         reasons = [_changed(line, digest) for line in asked if line.section != digest]

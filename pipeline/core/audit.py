@@ -63,7 +63,7 @@ def record(
 ) -> Entry | None:
     """Append an entry, durable when this returns. `now` needs a time zone. `once`: None where the log has an entry of
     that kind and subject. Raises ValueError when the log does not end as its head says."""
-    with store.alone(layout.AUDIT_LOCK):
+    with locked(store.path(layout.AUDIT_LOCK)):
         head = _whole(store, now)
         if once and (kind, subject) in _pairs(store.path(LOG)):
             return None
@@ -83,7 +83,7 @@ def entries(store: Store) -> Generator[Entry]:
 
 
 def written(store: Store) -> frozenset[tuple[str, str]]:
-    with store.alone(layout.AUDIT_LOCK):
+    with locked(store.path(layout.AUDIT_LOCK)):
         return frozenset(_pairs(store.path(LOG)))
 
 

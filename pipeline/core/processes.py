@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -165,21 +165,18 @@ def session_members(leader: int) -> list[int]:
     return members
 
 
-def end_sessions(leaders: Iterable[int], signum: signal.Signals, grace_s: float) -> None:
-    """End every process of the sessions: `signum` to their leaders, and SIGKILL to who is left after `grace_s`. A
+def end_session(leader: int, signum: signal.Signals, grace_s: float) -> None:
+    """End every process of a session: `signum` to its leader, and SIGKILL to who is left after `grace_s`. A
     KeyboardInterrupt cuts the grace short. Processes that have begun a session of their own are not ended."""
-    left = [leader for leader in leaders if session_members(leader)]
-    for leader in left:
+    if session_members(leader):
         _send(leader, signum)
     deadline = time.monotonic() + grace_s
     with suppress(KeyboardInterrupt):
-        while left and time.monotonic() < deadline:
+        while session_members(leader) and time.monotonic() < deadline:
             time.sleep(POLL_S)
-            left = [leader for leader in left if session_members(leader)]
-    while left := [leader for leader in left if session_members(leader)]:  # again: who is being killed may still fork
-        for leader in left:
-            for pid in session_members(leader):
-                _send(pid, signal.SIGKILL)
+    while left := session_members(leader):  # again: who is being killed may still fork
+        for pid in left:
+            _send(pid, signal.SIGKILL)
         time.sleep(POLL_S)
 
 
@@ -207,7 +204,7 @@ def watch(parent: int, grace_s: float, command: list[str]) -> int:
             time.sleep(POLL_S)
     finally:
         polite = runs() and os.getppid() == parent
-        end_sessions([process.pid], signal.SIGTERM, grace_s if polite else 0.0)
+        end_session(process.pid, signal.SIGTERM, grace_s if polite else 0.0)
     code = process.wait()
     return code if code >= 0 else 128 - code
 

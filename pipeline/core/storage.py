@@ -78,18 +78,14 @@ class Store:
     def create(self, name: str, record: BaseModel) -> bool:
         """Publish a record unless `name` exists; False when it does."""
         path = self.path(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        staged, descriptor = claimed_file(path)
         try:
-            with os.fdopen(descriptor, "wb") as stream:
+            with claimed_file(path) as (staged, stream):
                 stream.write(to_json(record, Document(path, self.root)).encode())
                 stream.flush()
                 sync(stream.fileno(), path)
                 os.link(staged, path)  # fails if the name is taken: the one portable create-if-absent
         except FileExistsError:
             return False
-        finally:
-            staged.unlink(missing_ok=True)
         sync_path(path.parent)
         return True
 
@@ -117,11 +113,6 @@ class Store:
     def within(self, value: Any) -> Any:
         """A path or URI at or below the root, relative to it; any other value as it is."""
         return stored(value, Document(self.path("-"), self.root)) if isinstance(value, str) else value
-
-    @contextmanager
-    def alone(self, name: str) -> Generator[None]:
-        with locked(self.path(name)):
-            yield
 
     @contextmanager
     def staged(self, name: str) -> Generator[Path]:
@@ -194,18 +185,13 @@ def shown_path(path: str | Path) -> str:
 @contextmanager
 def replacing(path: Path) -> Generator[IO[bytes]]:
     """A stream whose content replaces `path`, durably, when the block succeeds. An existing mode is kept."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    staged, descriptor = claimed_file(path)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            with suppress(FileNotFoundError):
-                os.fchmod(descriptor, stat.S_IMODE(path.stat().st_mode))
-            yield stream
-            stream.flush()
-            sync(stream.fileno(), path)
-            staged.replace(path)
-    finally:
-        staged.unlink(missing_ok=True)
+    with claimed_file(path) as (staged, stream):
+        with suppress(FileNotFoundError):
+            os.fchmod(stream.fileno(), stat.S_IMODE(path.stat().st_mode))
+        yield stream
+        stream.flush()
+        sync(stream.fileno(), path)
+        staged.replace(path)
     sync_path(path.parent)
 
 
@@ -256,14 +242,22 @@ def unfinished_name(path: Path) -> Path:
     return path.with_name(f".{path.name}.{uuid.uuid4().hex}")
 
 
-def claimed_file(path: Path) -> tuple[Path, int]:
-    """A new locked file next to `path`. One that a sweep took before it was locked is made again."""
+@contextmanager
+def claimed_file(path: Path) -> Generator[tuple[Path, IO[bytes]]]:
+    """A new locked file next to `path`, deleted when the block ends, or by a sweep after a kill. One that a sweep took
+    before it was locked is made again."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     while True:
         staged = unfinished_name(path)
         descriptor = os.open(staged, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)  # NFS locks what it may read
         if _locked(staged, descriptor):
-            return staged, descriptor
+            break
         os.close(descriptor)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            yield staged, stream
+    finally:
+        staged.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -128,7 +128,17 @@ def requests_of(source: DemoSource, key: str, count: int) -> list[UserRequest]:
     asked = list(_asked(source, rng, export.seed_of(key), count))
     rng.shuffle(asked)
     people = export.users(source.seed, PEOPLE)
-    return [_by(rng, rng.choice(people), messages, more, source) for messages, more in asked[:count]]
+    requests: list[UserRequest] = []
+    for messages, more in asked[:count]:
+        user = rng.choice(people)
+        metadata = {"region": user.region, **more}
+        if user.consent is not None:
+            metadata["user_consent"] = user.consent
+        if rng.random() < export.CONFIDENTIAL:
+            metadata["confidential"] = "true"
+        tokens = desk.MAX_TOKENS if source.world == "desk" else MAX_TOKENS
+        requests.append(UserRequest(user.id, messages, metadata, tokens))
+    return requests
 
 
 def _asked(
@@ -146,17 +156,6 @@ def _asked(
         for _ in range(GROUP):
             reference = {"expected_answer": problem.answer} if rng.random() < ANSWER_KNOWN else {}
             yield [{"role": "user", "content": content}], reference
-
-
-def _by(
-    rng: random.Random, user: export.User, messages: Messages, more: dict[str, str], source: DemoSource
-) -> UserRequest:
-    metadata = {"region": user.region, **more}
-    if user.consent is not None:
-        metadata["user_consent"] = user.consent
-    if rng.random() < export.CONFIDENTIAL:
-        metadata["confidential"] = "true"
-    return UserRequest(user.id, messages, metadata, desk.MAX_TOKENS if source.world == "desk" else MAX_TOKENS)
 
 
 def ask(url: str, requests: Sequence[UserRequest], in_flight: int = IN_FLIGHT) -> AskedCounts:

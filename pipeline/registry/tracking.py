@@ -22,7 +22,7 @@ PATHS = (
     ("model_versions", "storage_location"),
     ("logged_models", "artifact_location"),
 )
-"""Tables and columns with paths of artifacts, as far as MLflow's version has them."""
+"""Tables and columns with paths of artifacts."""
 
 
 def local_tracking(store: Store) -> str:
@@ -34,8 +34,7 @@ def local_tracking(store: Store) -> str:
                 if moved := _moved(connection, store):
                     connection.execute("BEGIN IMMEDIATE")
                     for table, column in PATHS:
-                        if column in _columns(connection, table):
-                            connection.executemany(_REPLACE.format(table=table, column=column), moved)
+                        connection.executemany(_REPLACE.format(table=table, column=column), moved)
                     connection.execute("COMMIT")
         except sqlite3.Error as error:
             raise ValueError(
@@ -79,8 +78,6 @@ _REPLACE = (
 
 def _moved(connection: sqlite3.Connection, store: Store) -> list[dict[str, str]]:
     """Former and present URI of the artifacts (`mlflow/<name>`) of each experiment whose data root was moved."""
-    if not _columns(connection, "experiments"):
-        return []
     moved: list[dict[str, str]] = []
     for name, location in connection.execute("SELECT name, artifact_location FROM experiments"):
         here = store.path(layout.MLFLOW, name)
@@ -88,7 +85,3 @@ def _moved(connection: sqlite3.Connection, store: Store) -> list[dict[str, str]]
         if ours and location != here.as_uri() and here.is_dir():
             moved.append({"former": location, "here": here.as_uri()})
     return moved
-
-
-def _columns(connection: sqlite3.Connection, table: str) -> set[str]:
-    return {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}

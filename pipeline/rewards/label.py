@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.core import layout
-from pipeline.core.storage import DatasetRef, Store, digest_dir
+from pipeline.core.storage import DatasetRef, Store, digest_dir, locked
 from pipeline.recipe.rewards import Rewards
 from pipeline.rewards.composite import Reward, compose, verified
 from pipeline.rewards.custom import (
@@ -125,7 +125,7 @@ def label_traces(context: IterationContext, endpoint: Endpoint | None, lineage: 
         return summarise(context, dataset, panel, counts)
 
     # Of two runs at once the second meets the labels of the first.
-    with store.alone(iteration.path(layout.LABELLING_LOCK)):
+    with locked(store.path(iteration.path(layout.LABELLING_LOCK))):
         return store.once(iteration.path(layout.LABELS), RewardLabels, make)
 
 

@@ -81,7 +81,7 @@ def _before_traffic(state: RolloutState, proposal: Proposal, ports: RolloutPorts
     slot = slot_of(ports.split, proposal.version.model)
     if slot.wrong:
         return RolloutStep(phase=Phase.HELD, reason=slot.reason)
-    first = proposal.policy.weight_at(0)
+    first = proposal.policy.canary_weights[0]
     if reason := slot.reason or too_few_servers(ports.split, proposal, first):
         return _missed(state, reason, most=MAX_LOADING)
     if lost := _lost(proposal, ports):  # a person, or the slot, may have taken days
@@ -116,12 +116,8 @@ def _shifting(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now:
 def _judge(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: float) -> RolloutStep | None:
     """A stage's tick: harm, slot, router, then whether the evidence suffices."""
     look = _look(state, proposal, ports, now)
-    if look.decided is not None:
-        return look.decided
-    if look.slot.wrong:
-        return RolloutStep(phase=Phase.HELD, reason=look.slot.reason, look=look.result, weight=0)
     router = _router(state, ports, now)
-    if step := _lowered(router, look):
+    if step := look.decided or _wrong_slot(look) or _lowered(router, look):
         return step
     if reason := router.reason or look.blind:  # what the arms did at another weight is no evidence of this one
         unread = not router.differs and state.watch.misses + 1 < MAX_MISSES
@@ -139,11 +135,7 @@ def _held(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: flo
     if state.canary_weight == 0 and not router.raised:
         return None  # no canary to watch
     look = _look(state, proposal, ports, now)
-    if look.decided is not None:
-        return look.decided
-    if look.slot.wrong:
-        return RolloutStep(phase=Phase.HELD, reason=look.slot.reason, look=look.result, weight=0)
-    if step := _lowered(router, look):
+    if step := look.decided or _wrong_slot(look) or _lowered(router, look):
         return step
     missed = router.reason or look.blind
     if look.result is None and not missed:
@@ -174,7 +166,7 @@ def _observed(state: RolloutState, proposal: Proposal, ports: RolloutPorts, look
     if reason := non_inferiority_failure(evidence, policy):
         return RolloutStep(phase=Phase.HELD, reason=reason, look=look.result)
     last = state.stage + 1 == len(policy.weights)
-    above = weight if last else policy.weight_at(state.stage + 1)
+    above = weight if last else policy.canary_weights[state.stage + 1]
     if waits := look.slot.reason or too_few_servers(ports.split, proposal, above):
         if reason := stage_timeout(waits, evidence, policy, covered, policy.dwell_s[state.stage]):
             return RolloutStep(phase=Phase.HELD, reason=reason, look=look.result)
@@ -278,6 +270,12 @@ def _router(state: RolloutState, ports: RolloutPorts, now: float) -> _Router:
     return _Router(reason, differs=True)
 
 
+def _wrong_slot(look: _Look) -> RolloutStep | None:
+    if not look.slot.wrong:
+        return None
+    return RolloutStep(phase=Phase.HELD, reason=look.slot.reason, look=look.result, weight=0)
+
+
 def _lowered(router: _Router, look: _Look) -> RolloutStep | None:
     if router.lowered_to is None:
         return None
@@ -293,23 +291,21 @@ LOADS_EVERY_S = 1.0
 """How often a slot that loads the candidate is asked for, unless looks are more frequent."""
 
 
-class Pace(NamedTuple):
-    """How long a run of the controller stays, in seconds, and by which clock."""
-
-    drive_for_s: float
-    """0: a dwell that was running gets one look, and one that begins is left to the next run."""
-    look_every_s: float = 60.0
-    now: Callable[[], float] = time.time
-    sleep: Callable[[float], None] = time.sleep
-
-
-def drive(ports: RolloutPorts, pace: Pace, log: Callable[[str], None] = print) -> RolloutState:
-    """Tick until the rollout is over, or only waits while `pace.drive_for_s` have passed. Logs a line for each
-    transition, and one for each error that the tick before had not."""
-    started, name = pace.now(), ports.model_name
+def drive(
+    ports: RolloutPorts,
+    log: Callable[[str], None],
+    drive_for_s: float,
+    look_every_s: float = 60.0,
+    now: Callable[[], float] = time.time,
+    sleep: Callable[[float], None] = time.sleep,
+) -> RolloutState:
+    """Tick until the rollout is over, or only waits while `drive_for_s` have passed; with 0 a dwell that was running
+    gets one look, and one that begins is left to the next run. Logs a line for each transition, and one for each error
+    that the tick before had not."""
+    started, name = now(), ports.model_name
     before, errors = read_state(ports.store, name), tuple[str, ...]()
     while True:
-        done = tick(ports, pace.now())
+        done = tick(ports, now())
         state = done.state
         for error in done.errors:
             if error not in errors:
@@ -324,12 +320,12 @@ def drive(ports: RolloutPorts, pace: Pace, log: Callable[[str], None] = print) -
         begun = state.phase in (Phase.OBSERVING, Phase.HELD)  # nothing to show yet
         if moved and not begun:
             continue
-        pause = pause_s(state, pace.look_every_s, moved)
+        pause = pause_s(state, look_every_s, moved)
         if pause == 0:
             continue
-        if pace.now() + pause - started > pace.drive_for_s:
+        if now() + pause - started > drive_for_s:
             return state
-        pace.sleep(pause)
+        sleep(pause)
 
 
 def _where(state: RolloutState) -> str:

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from pipeline.core.storage import Record
-from pipeline.rollout.policy import RolloutPolicy
-from pipeline.rollout.policy import Unit as Unit
+from pipeline.rollout.policy import RolloutPolicy, Unit
 from pipeline.rollout.shares import Latencies, Ratio, frozen_threshold, ratio, variance
 
 MIN_GRADED = 30
@@ -42,6 +41,8 @@ class UnitCounts(Record):
     slow: Count = 0
     ungraded: Count = 0
     """Answers that should have a grade by now and have none: their share is compared between the arms."""
+    timed: Count = 0
+    """In a stage's tally: requests that `slow` is of, seen since the threshold is frozen."""
 
 
 class ArmLook(Record):
@@ -76,22 +77,11 @@ class LookRequest(Record):
     the first look of a stage: from where the window starts."""
 
 
-class UnitTally(UnitCounts):
-    """What one unit did in one arm during a stage. `slow` counts requests of `timed` alone."""
-
-    timed: float = 0
-
-    def plus(self, seen: UnitCounts, timed: bool) -> UnitTally:
-        names = [name for name in UnitCounts.model_fields if timed or name != "slow"]
-        sums = {name: getattr(self, name) + getattr(seen, name) for name in names}
-        return self.model_copy(update={**sums, "timed": self.timed + (seen.requests if timed else 0)})
-
-
 class StageTally(Record):
     """What each unit did during a stage. Written before the event that names its digest."""
 
-    champion: dict[str, UnitTally] = Field(default_factory=dict[str, UnitTally])
-    canary: dict[str, UnitTally] = Field(default_factory=dict[str, UnitTally])
+    champion: dict[str, UnitCounts] = Field(default_factory=dict[str, UnitCounts])
+    canary: dict[str, UnitCounts] = Field(default_factory=dict[str, UnitCounts])
     latencies: Latencies = Latencies()
     """The champion's, until they freeze the threshold."""
     silent: float = 0
@@ -112,8 +102,13 @@ class StageTally(Record):
         )
 
 
-def _added(tallies: Mapping[str, UnitTally], units: Mapping[str, UnitCounts], timed: bool) -> dict[str, UnitTally]:
-    return {**tallies, **{name: tallies.get(name, UnitTally()).plus(seen, timed) for name, seen in units.items()}}
+def _added(tallies: Mapping[str, UnitCounts], units: Mapping[str, UnitCounts], timed: bool) -> dict[str, UnitCounts]:
+    added = dict(tallies)
+    for name, seen in units.items():
+        own = tallies.get(name, UnitCounts())
+        new = dict(seen) | ({"timed": seen.requests} if timed else {"slow": 0})
+        added[name] = own.model_copy(update={field: getattr(own, field) + count for field, count in new.items()})
+    return added
 
 
 class ArmSums(Record):
@@ -206,7 +201,7 @@ def summed(tally: StageTally, before: LiveEvidence, policy: RolloutPolicy) -> Li
 
 
 def arm_sums(units: Mapping[str, NDArray[np.float64]]) -> ArmSums:
-    """`units`: the fields of UnitTally, an array of shape (units,) each."""
+    """`units`: the fields of UnitCounts, an array of shape (units,) each."""
     return ArmSums(
         quality=ratio(units["correct"], units["graded"]),
         errors=ratio(units["errors"], units["requests"]),
@@ -215,8 +210,8 @@ def arm_sums(units: Mapping[str, NDArray[np.float64]]) -> ArmSums:
     )
 
 
-def _columns(tallies: Mapping[str, UnitTally]) -> dict[str, NDArray[np.float64]]:
-    names = list(UnitTally.model_fields)
+def _columns(tallies: Mapping[str, UnitCounts]) -> dict[str, NDArray[np.float64]]:
+    names = list(UnitCounts.model_fields)
     rows = np.array([[getattr(each, name) for name in names] for each in tallies.values()], dtype=np.float64)
     return dict(zip(names, rows.reshape(-1, len(names)).T, strict=True))
 

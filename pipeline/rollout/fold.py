@@ -162,8 +162,7 @@ def drop_tallies(store: Store, model_name: str, state: RolloutState) -> None:
     """Remove what no later event can name: all of them once the rollout is over, else those before the one in use."""
     kept = state.watch.tally if state.active else ""
     for path in store.path(layout.rollout(model_name, "tallies")).glob("[0-9]*.json"):
-        old = int(path.name.split("-")[0]) < int(kept.split("-")[0]) if kept else not state.active
-        if old:
+        if path.stem < kept or not state.active:
             path.unlink(missing_ok=True)
 
 

@@ -1,27 +1,25 @@
 """Grades of what production served: by the reference where there is one, else by the gate's judge, who is asked once
-an answer, else by what users say; and rewards of traces, composed as labels are without a judge."""
+an answer, else by what users say."""
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pipeline.core.journal import Journal
 from pipeline.core.storage import Store, digest_json
 from pipeline.recipe import Recipe
-from pipeline.recipe.rewards import Feedback, Rewards
+from pipeline.recipe.rewards import Rewards, VerifierKind
 from pipeline.recipe.section import Operational, settings
-from pipeline.rewards.composite import compose, verified
 from pipeline.rewards.findings import FindingLine, journal, key_of, settled, spent
 from pipeline.rewards.judge import Endpoint, Judgement, JudgeReason, JudgeRequest, JudgeSession, open_judge
 from pipeline.rewards.judge_stage import judgement_fields
-from pipeline.rewards.records import DOES_NOT_APPLY, Finding
-from pipeline.rewards.rules import measure
-from pipeline.rewards.samples import UNKNOWN, RewardSample
-from pipeline.rewards.verifiers import VERSION, Grade, Grader, Outcome
+from pipeline.rewards.verifiers import VERSION, Grader, VerifierTask
+from pipeline.rollout.evidence import complete_until
+from pipeline.rollout.router import Arm
 from pipeline.serving.inference import Messages
 from pipeline.traces.scores import RETRY
 
@@ -32,8 +30,9 @@ GRADES = frozenset({"correct", "wrong", "no_answer"})
 
 
 class ServedAnswer(NamedTuple):
-    """An answer that production gave. `reference`: "" where the application knew none; `feedback`: scores with name,
-    value and source; `user_id`: who asked, since forgetting that person removes the judgement."""
+    """An answer that production gave. `reference`: "" where the application knew none; `feedback`: scores with name
+    and value; `user_id`: who asked, since forgetting that person removes the judgement; `kind`: how the reference is
+    compared, "" for the recipe's."""
 
     messages: Messages
     text: str
@@ -41,6 +40,11 @@ class ServedAnswer(NamedTuple):
     reference: str
     feedback: Sequence[Mapping[str, Any]] = ()
     user_id: str | None = None
+    kind: VerifierKind | Literal[""] = ""
+    at: float = 0.0
+    """When it was given, in seconds since 1970, and below, to whom."""
+    arm: Arm = "champion"
+    unit: str = ""
 
 
 ASKED_AGAIN = (JudgeReason.UNREACHABLE, JudgeReason.UNAVAILABLE, JudgeReason.TIMEOUT)
@@ -50,6 +54,10 @@ AnswerGrader = Callable[[Sequence[ServedAnswer]], Sequence[str]]
 PENDING, UNGRADED = "", "ungraded"
 
 
+Units = dict[Arm, defaultdict[str, Counter[str]]]
+"""By arm and unit, the fields of `UnitCounts`."""
+
+
 class Grading(NamedTuple):
     """What grades answers."""
 
@@ -57,6 +65,24 @@ class Grading(NamedTuple):
     rated_within_s: float | None = None
     """Where only what users say grades: how long it is waited for, and what is ungraded then stays so. None: the
     answers themselves are graded."""
+
+    def counted(self, answers: Sequence[ServedAnswer], until: float, now: float) -> tuple[Units, float]:
+        """What is graded of each unit, and until when the grades of both arms are complete. `answers`: in the order of
+        time."""
+        graded = list(zip(answers, self.grade(answers) if answers else (), strict=True))
+        if self.rated_within_s is not None:  # who will still say something is unknown
+            until = min(until, now - self.rated_within_s)
+        else:
+            graded = [(each, outcome) for each, outcome in graded if outcome in (*GRADES, PENDING)]
+            arms: tuple[Arm, ...] = ("champion", "canary")
+            by_arm = [[(each.at, outcome != PENDING) for each, outcome in graded if each.arm == arm] for arm in arms]
+            until = min(complete_until(each, until) for each in by_arm)
+        units: Units = {"champion": defaultdict(Counter), "canary": defaultdict(Counter)}
+        for each, outcome in graded:
+            if each.at <= until:
+                is_graded, correct = outcome in GRADES, outcome == "correct"
+                units[each.arm][each.unit].update(graded=is_graded, correct=correct, ungraded=not is_graded)
+        return units, until
 
 
 @contextmanager
@@ -74,7 +100,9 @@ def answer_grader(
             judged = partial(_judged, session, settled(store, rollout), journal(store, rollout), rollout)
 
         def grade(answers: Sequence[ServedAnswer]) -> list[str]:
-            checked = iter(check([(each.text, each.reference) for each in answers if each.reference]))
+            kind = recipe.rewards.verifier.kind
+            tasks = [VerifierTask(each.text, each.reference, each.kind or kind) for each in answers if each.reference]
+            checked = iter(check(tasks))
             others = iter(judged([each for each in answers if not each.reference]))
             return [next(checked).outcome if each.reference else next(others) for each in answers]
 
@@ -116,53 +144,8 @@ def _outcome(line: FindingLine) -> str:
     return PENDING if line.missing["judge"] in ASKED_AGAIN else line.missing["judge"]
 
 
-NO_SIGNAL = "no_signal"
-"""Reason of an answer that nothing here can grade."""
-
-Label = Callable[[Sequence[RewardSample]], Sequence[Finding]]
-"""The reward of each answer, in order, or the reason why there is none (yet)."""
-
-
 def label_digest_of(rewards: Rewards) -> str:
     return digest_json([settings(rewards, Operational), VERSION])
-
-
-def composed(settings: Rewards) -> Label:
-    """Grades by the recipe's rewards. An answer without a reference and without feedback has no signal: rules alone
-    say nothing of its quality."""
-
-    def label(held: Sequence[RewardSample]) -> list[Finding]:
-        checked = [sample for sample in held if sample.reference and not sample.unscored]
-        known = [sample for sample in checked if sample.kind != UNKNOWN]
-        with closing(Grader(settings.verifier)) as check:
-            grades = iter(check([sample.task for sample in known]) if known else [])
-        of = {id(sample): next(grades) if sample.kind != UNKNOWN else Grade(Outcome.error, "") for sample in checked}
-        return [_reward(sample, of.get(id(sample)), settings) for sample in held]
-
-    return label
-
-
-def _reward(sample: RewardSample, grade: Grade | None, settings: Rewards) -> Finding:
-    if sample.unscored:
-        return Finding(None, NO_SIGNAL)
-    findings = {"feedback": sample.feedback}
-    if grade is not None:
-        findings |= verified(sample.task, grade, settings, sample.latency_s)
-    elif sample.feedback.value is None:
-        return Finding(None, NO_SIGNAL)
-    else:
-        findings |= measure(sample.completion, None, sample.latency_s, settings.rules)
-    reward = compose(findings, sample.profile, settings)
-    return Finding(None, reward.reason) if reward.final_reward is None else Finding(reward.final_reward)
-
-
-def rated(feedback: Sequence[Mapping[str, Any]], settings: Feedback) -> Finding:
-    """What users said of an answer, as the posterior mean of their scores: those of one name are one answer."""
-    answers = user_scores(feedback)
-    if not answers:
-        return DOES_NOT_APPLY
-    strength = settings.prior_strength
-    return Finding((sum(answers) + 0.5 * strength) / (len(answers) + strength))
 
 
 def user_scores(feedback: Sequence[Mapping[str, Any]]) -> list[float]:
@@ -177,7 +160,6 @@ def user_scores(feedback: Sequence[Mapping[str, Any]]) -> list[float]:
 
 LIKED = 0.5
 """Mean of what was said of an answer, in [0, 1], above which it is a right one."""
-UNRATED = Finding(None, "unrated")
 
 
 def by_thumbs(rated_within_s: float) -> Grading:
@@ -188,8 +170,3 @@ def by_thumbs(rated_within_s: float) -> Grading:
         return [UNGRADED if not scores else "correct" if fmean(scores) > LIKED else "wrong" for scores in said]
 
     return Grading(grade, rated_within_s)
-
-
-def thumbs(held: Sequence[RewardSample]) -> list[Finding]:
-    """Of production's traces: a label in place of the composed reward. The prior moves no mean over 0.5."""
-    return [UNRATED if each.feedback.value is None else Finding(float(each.feedback.value > LIKED)) for each in held]

@@ -35,9 +35,6 @@ class RolloutPolicy(Rollout):
         """Percent on the canary, stage by stage: the last weight leaves the holdback with the champion."""
         return tuple(min(weight, 100 - self.holdback) for weight in self.weights)
 
-    def weight_at(self, stage: int) -> int:
-        return self.canary_weights[stage]
-
 
 def policy_of(section: Rollout, gradable: bool = True, rated: bool = False) -> RolloutPolicy:
     """The policy that a recipe's section spells. `gradable`: whether there are references or a judge to grade answers
@@ -78,15 +75,10 @@ def approval_refusal(by: str, approvers: Sequence[str], proposed_by: str) -> str
         return f"{by.strip() or 'nobody'} is not among rollout.approvers ({', '.join(approvers) or 'nobody is'})"
     if not proposed_by:
         return "who proposed the candidate is not on record, and the proposer may not approve it: propose it again"
-    if same_person(by, proposed_by):
+    name, account = (each.casefold().partition("@")[0] for each in (by, proposed_by))
+    if name == account:  # `ada@example.org` is the account `ada`
         return f"{by} proposed this candidate as {proposed_by}: somebody else of rollout.approvers has to approve it"
     return ""
-
-
-def same_person(name: str, account: str) -> bool:
-    """Whether a name is a login name, with or without a domain: `ada@example.org` is the account `ada`."""
-    login, own = (each.casefold().partition("@")[0] for each in (name, account))
-    return login == own
 
 
 def proposer(tags: Mapping[str, str], account: str) -> str:

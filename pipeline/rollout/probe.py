@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from operator import eq
 from typing import TYPE_CHECKING
 
 from pipeline.core.conversation import to_request
@@ -87,7 +88,7 @@ def fingerprint_over_http(endpoint: Endpoint, name: str) -> Fingerprint:
 def identified(served: Sequence[str], models: Mapping[str, Sequence[str]], named: str = "") -> str:
     """The digest of the one model whose answers these are. `named`: what the server calls itself, which decides among
     models that answer all prompts alike. Raises ValueError when it is none of them, or not one."""
-    counts = {digest: _equal(served, answers) for digest, answers in models.items()}
+    counts = {digest: sum(map(eq, served, answers)) for digest, answers in models.items()}
     if not any(count >= MIN_EQUAL for count in counts.values()):
         of = ", ".join(f"{count} are {digest[:HEAD]}'s" for digest, count in counts.items())
         raise ValueError(
@@ -101,11 +102,6 @@ def identified(served: Sequence[str], models: Mapping[str, Sequence[str]], named
         names = " and ".join(digest[:HEAD] for digest in nearest)
         raise ValueError(f"{best} of {len(served)} answers are those of {names}: compare the models by hand.")
     return nearest[0]
-
-
-def _equal(served: Sequence[str], other: Sequence[str]) -> int:
-    """How many answers are the same. Answers of different length cannot be compared: none is."""
-    return sum(a == b for a, b in zip(served, other, strict=True)) if len(served) == len(other) else 0
 
 
 REMEMBERED_S = 30.0

@@ -13,9 +13,9 @@ import msgspec
 
 from pipeline.recipe import Rewards
 from pipeline.recipe.traces import Traces
-from pipeline.rewards.samples import samples
-from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, UnitCounts, complete_until
-from pipeline.rollout.grading import NO_SIGNAL, composed, rated, thumbs
+from pipeline.rewards.samples import UNKNOWN, samples
+from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, UnitCounts
+from pipeline.rollout.grading import Grading, ServedAnswer
 from pipeline.rollout.router import Arm, LiveMetricsPort, Split
 from pipeline.serving.endpoint import HEAD, digest_head
 from pipeline.traces.batch import BatchBuilder
@@ -23,6 +23,7 @@ from pipeline.traces.erased import NOBODY, Forgotten
 from pipeline.traces.gates import GateRules, check
 from pipeline.traces.rows import Score, Trace
 from pipeline.traces.scores import Meanings
+from pipeline.traces.sources.fields import EPOCH
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address, named_day
 
@@ -52,16 +53,14 @@ class ProductionLooks:
         self,
         operations: LiveMetricsPort,
         production: ProductionTraces,
+        grading: Grading,
         rewards: Rewards,
-        rated_within_s: float | None = None,
-        log: Callable[[str], None] = lambda line: None,
+        log: Callable[[str], None],
     ) -> None:
-        """`rated_within_s`: where what users say within that time is all that grades."""
+        """`rewards`: those that `grading` goes by, for how a reference is compared."""
         self._operations, self._production = operations, production
-        self._rated_within_s, self._log = rated_within_s, log
+        self._grading, self._rewards, self._log = grading, rewards, log
         self._meanings = Meanings(production.rules.scores)
-        self._label = composed(rewards) if rated_within_s is None else thumbs
-        self._rewards = rewards
 
     def look(self, split: Split, request: LookRequest) -> LiveMetrics | None:
         """None where there are no operations. Raises what they do, and ValueError or OSError when the source cannot be
@@ -71,29 +70,23 @@ class ProductionLooks:
             return None
         now, since = seen.window_end, seen.window_start if request.graded_since is None else request.graded_since
         arms: dict[str, Arm] = {split.champion.digest[:HEAD]: "champion", split.canary.digest[:HEAD]: "canary"}
-        if len(arms) < 2:
-            raise ValueError(f"Both arms are {split.champion.digest[:HEAD]}: their traces cannot be told apart.")
         traces, said, newest = self._between(since, now)
-        own: dict[Arm, list[Trace]] = {"champion": [], "canary": []}
-        for trace in traces:
-            if (arm := arms.get(version_of(trace, self._production.model_name))) is not None:
-                own[arm].append(trace)
-        if unknown := len(traces) - sum(map(len, own.values())):
+        versions = [version_of(trace, self._production.model_name) for trace in traces]
+        own = [(trace, arms[version]) for trace, version in zip(traces, versions, strict=True) if version in arms]
+        if unknown := len(traces) - len(own):
             self._log(f"quality: {unknown} traces name neither of the two models")
-        rewards = {arm: self._rewarded(self._admitted(own[arm], now), said) for arm in own}
-        if self._rated_within_s is None:
-            until = min(
-                *(complete_until([(at, r is not None) for at, r in each], newest) for each in rewards.values()), now
-            )
-        else:  # who will still say something is unknown
-            until = min(newest, now - self._rated_within_s)
-        return seen.model_copy(
-            update={
-                "champion": _merged(seen.champion, [reward for at, reward in rewards["champion"] if at <= until]),
-                "canary": _merged(seen.canary, [reward for at, reward in rewards["canary"] if at <= until]),
-                "graded_until": until,
-            }
-        )
+        arm_of = {(trace.trace_id, trace.observation_id): arm for trace, arm in own}
+        answers: list[ServedAnswer] = []
+        for each in samples(self._admitted([trace for trace, _ in own], now), {}, self._rewards):
+            if each.unscored or each.kind == UNKNOWN:
+                continue
+            key, reference, owner = (each.trace_id, each.observation_id), each.reference or "", each.user_id
+            at = _utc(each.timestamp).timestamp()
+            answer = ServedAnswer(each.messages, each.completion, True, reference, said.get(key, ()), owner)
+            answers.append(answer._replace(kind=each.task.kind, at=at, arm=arm_of[key]))
+        units, until = self._grading.counted(sorted(answers, key=lambda each: each.at), min(newest, now), now)
+        champion, canary = _merged(seen.champion, units["champion"][""]), _merged(seen.canary, units["canary"][""])
+        return seen.model_copy(update={"champion": champion, "canary": canary, "graded_until": until})
 
     def _between(self, since: float, until: float) -> tuple[list[Trace], _Said, float]:
         """The last call of each trace in that time; what was said of each answer; and the newest moment that the
@@ -115,7 +108,7 @@ class ProductionLooks:
                     newest = max(newest, at if at <= until else since)
                     if since < at <= until:
                         before = calls.get(trace.trace_id, trace)
-                        calls[trace.trace_id] = max(before, trace, key=lambda t: (_utc(t.timestamp), _updated(t)))
+                        calls[trace.trace_id] = max(before, trace, key=lambda t: (t.timestamp, t.updated_at or EPOCH))
         said: _Said = {}
         for trace in calls.values():
             said[trace.trace_id, trace.observation_id] = [
@@ -131,20 +124,6 @@ class ProductionLooks:
         checked, reasons = check(batch, rules)
         return [row for row, reason in zip(checked.to_pylist(), reasons, strict=True) if reason is None]
 
-    def _rewarded(self, rows: Sequence[Mapping[str, Any]], said: _Said) -> list[tuple[float, float | None]]:
-        """When each answer was given that should have a grade, and its reward once it has one, in the order of time."""
-        keys = [(row["trace_id"], row["observation_id"]) for row in rows]
-        opinions = {key: rated(said.get(key, ()), self._rewards.feedback) for key in keys}
-        held = samples(rows, opinions, self._rewards)
-        findings = self._label(held)
-        assert len(findings) == len(held), "every answer gets a label or a reason"
-        rewarded = [
-            (_utc(sample.timestamp).timestamp(), finding.value)
-            for sample, finding in zip(held, findings, strict=True)
-            if finding.reason != NO_SIGNAL
-        ]
-        return sorted(rewarded, key=lambda each: each[0])
-
 
 def version_of(trace: Trace, model_name: str) -> str:
     """The digest's first 12 digits that a trace names for a model; "" where it names none, or two that differ."""
@@ -157,14 +136,8 @@ def version_of(trace: Trace, model_name: str) -> str:
     return heads.pop() if len(heads) == 1 else ""
 
 
-def _merged(arm: ArmLook, rewards: Sequence[float | None]) -> ArmLook:
-    graded = [reward for reward in rewards if reward is not None]
-    counts = {"graded": len(graded), "correct": sum(graded), "ungraded": len(rewards) - len(graded)}
-    return arm.model_copy(update={"units": {"": arm.units.get("", UnitCounts()).model_copy(update=counts)}})
-
-
-def _updated(row: Trace) -> datetime:
-    return _utc(row.updated_at) if row.updated_at else datetime.min.replace(tzinfo=UTC)
+def _merged(arm: ArmLook, counts: Mapping[str, int]) -> ArmLook:
+    return arm.model_copy(update={"units": {"": arm.units.get("", UnitCounts()).model_copy(update=dict(counts))}})
 
 
 def _utc(at: datetime) -> datetime:

@@ -206,13 +206,13 @@ class RolloutState(Record):
     @property
     def confirmed_weight(self) -> int:
         """Percent on the canary that was last read back as asked for."""
-        return self.opened.policy.weight_at(self.confirmed_stage) if self.confirmed_stage >= 0 else 0
+        return self.opened.policy.canary_weights[self.confirmed_stage] if self.confirmed_stage >= 0 else 0
 
     @property
     def canary_weight(self) -> int:
         """Percent of traffic that the record asks for: a stage's weight, or 0."""
         if self.phase in (Phase.SHIFTING, Phase.OBSERVING):
-            return self.opened.policy.weight_at(self.stage)
+            return self.opened.policy.canary_weights[self.stage]
         return self.weight_in_force if self.phase is Phase.HELD else 0
 
     @property

@@ -80,10 +80,6 @@ def asked_for(read: Split | Unsettled | None) -> Split | None:
     return read.asked if isinstance(read, Unsettled) else read
 
 
-def without_canary(split: Split) -> Split:
-    return split.model_copy(update={"champion_weight": 100, "canary_weight": 0, "expires_at": None})
-
-
 class Readiness(Record):
     """What the slot of a model really serves."""
 

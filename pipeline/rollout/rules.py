@@ -262,7 +262,7 @@ def wanted_requests(evidence: LiveEvidence, policy: RolloutPolicy, weight: int) 
 def stage_power(policy: RolloutPolicy, stage: int) -> tuple[int, float]:
     """Graded canary answers at which a stage is judged, and the chance that an equal canary passes then: of independent
     answers, half of them right, which is the least. Raises ValueError where no number of answers is enough."""
-    weight = policy.weight_at(stage)
+    weight = policy.canary_weights[stage]
     answers = wanted_graded(LiveEvidence(), policy, weight)
     error = math.sqrt(0.25 / answers / (1 - weight / 100))
     return answers, NormalDist().cdf(policy.max_quality_drop / error - LEVEL_Z)

@@ -42,16 +42,10 @@ def ratio(hits: NDArray[np.float64], trials: NDArray[np.float64]) -> Ratio:
     total = float(trials.sum())
     if total <= 0:
         return Ratio()
-    squares = ((total * jackknife_influence(hits, trials)) ** 2).sum()
-    return Ratio(hits=float(hits.sum()), trials=total, units=float((trials > 0).sum()), squares=float(squares))
-
-
-def jackknife_influence(hits: NDArray[np.float64], trials: NDArray[np.float64]) -> NDArray[np.float64]:
-    """By how much the share would fall without each unit; needs trials. Shape (units,)."""
-    total = trials.sum()
     residual = hits - hits.sum() / total * trials
     leverage = np.minimum(trials / total, 1 - 1e-9)  # a unit that is alone: its residual is 0, its variance unknown
-    return residual / total / (1 - leverage)
+    squares = ((residual / (1 - leverage)) ** 2).sum()
+    return Ratio(hits=float(hits.sum()), trials=total, units=float((trials > 0).sum()), squares=float(squares))
 
 
 def variance(ratio: Ratio, unit: Unit) -> float:
@@ -102,10 +96,6 @@ class Latencies(Record):
     edges_s: tuple[float, ...] = ()
     counts: tuple[float, ...] = ()
 
-    @property
-    def total(self) -> float:
-        return sum(self.counts)
-
     def plus(self, other: Latencies) -> Latencies:
         counts = Counter[float]()
         for each in (self, other):
@@ -117,7 +107,7 @@ class Latencies(Record):
 def frozen_threshold(champion: Latencies, limit: float) -> float | None:
     """Seconds: `limit` times the champion's p99 (upper end of its 95% interval), up to the next edge, so that a source
     with buckets counts over it exactly. None below 2,000 requests, or where the histogram's last edge is too low."""
-    total = champion.total
+    total = sum(champion.counts)
     if total < MIN_TIMED:
         return None
     rank = total * P99 + LEVEL_Z * math.sqrt(total * P99 * (1 - P99))

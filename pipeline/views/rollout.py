@@ -78,7 +78,7 @@ def status(
             "router": split.canary_weight if isinstance(split, Split) and split.rollout == state.rollout else None,
             "last_look": looked[-1].reason if looked else "",
             "last_look_at": looked[-1].at if looked else None,
-            "wanted_graded": wanted_graded(state.watch.evidence, policy, policy.weight_at(state.stage)),
+            "wanted_graded": wanted_graded(state.watch.evidence, policy, policy.canary_weights[state.stage]),
             "waits_for": _waits_for(state) if bare.routed else UNROUTED if state.active else NOTHING,
             "cannot_see": blind_spots(state.watch.evidence, policy) if state.active else (),
             "decisions": decisions(state, now),
@@ -199,7 +199,7 @@ def look_points(events: Sequence[RolloutEvent]) -> list[LookPoint]:
         if event.proposal is not None:
             points, policy, stage = [], event.proposal.policy, 0
         if event.look is not None and policy is not None:
-            evidence, weight = event.look.evidence, policy.weight_at(stage)  # the look that ends a stage is of it
+            evidence, weight = event.look.evidence, policy.canary_weights[stage]  # the look that ends a stage is of it
             arms = (share_estimate(arm.quality, policy) for arm in (evidence.champion, evidence.canary))
             points.append(LookPoint(event.at, weight, *arms))
         stage = event.stage

@@ -19,7 +19,6 @@ from pipeline.core.removal import Place, Removal, of_files, of_lines, opened
 from pipeline.core.storage import Store
 from pipeline.governance.erasure.records import TABLE, Person
 from pipeline.traces.lake import Lake
-from pipeline.traces.rows import Rows
 from pipeline.traces.sources import genai, otlp
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address, External, Source, SourcePart
@@ -167,39 +166,34 @@ class Remaining(NamedTuple):
 def in_source(store: Store, person: Person, address: Address | None) -> Remaining:
     """The embedded export is ours, and prompts have no owner. A source that cannot be opened is named by what was read
     of it last."""
-    held = [_in_one(store, person, each) for each in (address.each() if address is not None else ())]
-    remains, outside = ([line for each in held for line in each[n]] for n in range(2))
+    remains, outside = list[str](), list[str]()
+    for each in address.each() if address is not None else ():
+        kind = each.section.kind
+        if kind in ("demo", "prompts"):
+            continue
+        try:
+            if not each.uri and kind != "custom":
+                raise ValueError("its address is not known")
+            source = open_source(each)
+        except ValueError:
+            label = (store.read(layout.WATERMARK, Watermark) or Watermark()).source or f"the source {kind}"
+            outside.append(f"{label}: ask its owner to delete what it has of the user")
+            continue
+        if isinstance(source, External):
+            outside.append(f"{source.label}: {source.remains()}")
+            continue
+        try:
+            remains += [f"{source.label}/{line}" for part in source.parts() for line in _of_part(source, part, person)]
+        except (ValueError, OSError) as error:
+            remains.append(f"{source.label} cannot be read, so whom it names is unknown: {error}")
     return Remaining(tuple(remains), tuple(outside))
-
-
-def _in_one(store: Store, person: Person, address: Address) -> Remaining:
-    if address.section.kind in ("demo", "prompts"):
-        return Remaining()
-    try:
-        if not address.uri and address.section.kind != "custom":
-            raise ValueError("its address is not known")
-        source = open_source(address)
-    except ValueError:
-        label = (store.read(layout.WATERMARK, Watermark) or Watermark()).source or f"the source {address.section.kind}"
-        return Remaining(outside=(f"{label}: ask its owner to delete what it has of the user",))
-    if isinstance(source, External):
-        return Remaining(outside=(f"{source.label}: {source.remains()}",))
-    try:
-        lines = [f"{source.label}/{line}" for part in source.parts() for line in _of_part(source, part, person)]
-    except (ValueError, OSError) as error:
-        lines = [f"{source.label} cannot be read, so whom it names is unknown: {error}"]
-    return Remaining(remains=tuple(lines))
 
 
 def _of_part(source: Source, part: SourcePart, person: Person) -> Iterator[str]:
     try:
-        rows = sum(_rows_of(block, person) for block in source.rows(part, hashlib.sha256()))
+        rows = sum(person.owns(each.user_id) for block in source.rows(part, hashlib.sha256()) for each in block.traces)
     except (ValueError, OSError) as error:
         yield f"{part.name}: not read ({error})"
         return
     if rows:
         yield f"{part.name}: {rows} rows"
-
-
-def _rows_of(block: Rows, person: Person) -> int:
-    return sum(person.owns(each.user_id) for each in block.traces)

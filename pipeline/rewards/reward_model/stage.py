@@ -15,7 +15,7 @@ from threading import Timer
 from pipeline.core import layout
 from pipeline.core.estimate import share
 from pipeline.core.processes import PipedProcess, piped
-from pipeline.core.storage import DatasetRef, ModelRef, digest_dir, model_ref
+from pipeline.core.storage import DatasetRef, ModelRef, digest_dir, locked, model_ref
 from pipeline.recipe.rewards import RewardModelSettings
 from pipeline.rewards.records import Finding
 from pipeline.rewards.reward_model.measures import auc, objections, twin
@@ -61,7 +61,7 @@ def train_reward_model(context: IterationContext, labels: DatasetRef, trainable:
     if settings is None:
         absent = RewardModelReport(iteration=iteration.id, reason=NOT_ASKED)
         return store.once(name, RewardModelReport, lambda: absent)
-    with store.alone(iteration.path(layout.REWARD_MODEL_LOCK)), shared_lock(store):
+    with locked(store.path(iteration.path(layout.REWARD_MODEL_LOCK))), shared_lock(store):
         return store.once(name, RewardModelReport, lambda: _make(context, settings, labels, trainable))
 
 

@@ -26,11 +26,10 @@ from pipeline.rollout.gateway.split import (
     SlotReport,
     SlotTable,
     SplitWatch,
+    listed_slots,
     read_slots,
-    slots_of_names,
 )
 from pipeline.rollout.gateway.upstream import CONNECT_S
-from pipeline.serving.endpoint import Endpoint, served_names
 
 REFRESH_S = 1.0
 """Between two looks at the slots."""
@@ -73,7 +72,10 @@ class Gateway:
     async def _refresh(self) -> None:
         """Read the slots again. A table that can't be read, and a server that doesn't answer, leave what was."""
         try:
-            table, self._fault = await self._listed() if self._settings.traffic.slots else (self._written(), "")
+            table, self._fault = self._written(), ""
+            if urls := self._settings.traffic.slots:
+                name, before = self._settings.model_name, self.proxy.table
+                table, self._fault = await asyncio.to_thread(listed_slots, name, urls, CONNECT_S, before)
         except ValueError as error:
             self._fault = str(error)
             return
@@ -82,17 +84,7 @@ class Gateway:
             self._watch.reload()
 
     def _written(self) -> SlotTable:
-        return read_slots(self._store, self._settings.model_name) or SlotTable(slots=())
-
-    async def _listed(self) -> tuple[SlotTable, str]:
-        names: dict[str, list[str]] = {}
-        for url in self._settings.traffic.slots or ():
-            with suppress(OSError):
-                names[url] = await asyncio.to_thread(served_names, Endpoint(url), CONNECT_S)
-        table, fault = slots_of_names(self._settings.model_name, names)
-        silent = [slot for slot in self.proxy.table.slots if not names.get(slot.url)]
-        kept = (slot for slot in silent if table.slot_of(slot.digest) is None)
-        return SlotTable(slots=(*table.slots, *kept)), fault
+        return read_slots(self._store, self._settings.model_name)
 
     def _state(self) -> GatewayState:
         split, proxy = self._watch.in_force(), self.proxy
@@ -183,13 +175,11 @@ def application(settings: GatewaySettings) -> ASGIApp:
 
 def _foreign(scope: Scope, hosts: frozenset[str]) -> BadRequest | None:
     """Why a request is not the gateway's to answer. Nothing of the request is repeated."""
-    match foreign_header(scope, hosts):
-        case "host":
-            return BadRequest(403, "The host of this address is not allowed. Add it to rollout.traffic.allowed_hosts.")
-        case "origin":
-            return BadRequest(403, "Another site's page sent this (header Origin). Ask from a program or the own page.")
-        case None:
-            pass
+    foreign = foreign_header(scope, hosts)
+    if foreign == "host":
+        return BadRequest(403, "The host of this address is not allowed. Add it to rollout.traffic.allowed_hosts.")
+    if foreign == "origin":
+        return BadRequest(403, "Another site's page sent this (header Origin). Ask from a program or the own page.")
     kinds = [kind.partition(b";")[0].strip() for kind in header_values(scope, b"content-type")]
     if scope["method"] == "POST" and kinds != [b"application/json"]:
         return BadRequest(415, "The gateway reads JSON. Send the header content-type: application/json.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import reduce
@@ -16,11 +16,11 @@ import msgspec
 from pipeline.core import layout
 from pipeline.core.storage import Store
 from pipeline.recipe.traces import Traces
-from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, UnitCounts, complete_until
+from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, UnitCounts
 from pipeline.rollout.gateway.feedback import scores_since
 from pipeline.rollout.gateway.spans import FLUSH_S, RecordedRequest, recorded
-from pipeline.rollout.grading import GRADES, PENDING, Grading, ServedAnswer
-from pipeline.rollout.router import Arm, Split
+from pipeline.rollout.grading import Grading, ServedAnswer
+from pipeline.rollout.router import Split
 from pipeline.rollout.shares import Latencies
 from pipeline.traces.arrow import pc
 from pipeline.traces.batch import REFERENCE_KEY, BatchBuilder
@@ -53,21 +53,20 @@ class SpanMetrics:
         served = self._store.path(layout.served(self._model_name))
         rows = [row for row in recorded(served, min(request.since, graded_since), until) if _is_of(row, split)]
         seen = [row for row in rows if row.at > request.since]
-        units: dict[Arm, _Units] = {"champion": defaultdict(Counter), "canary": defaultdict(Counter)}
-        for row in seen:
-            slow = request.slow_over_s is not None and row.latency_s > request.slow_over_s
-            units[row.arm][row.unit].update(requests=1, errors=row.failed, slow=slow)
         by_thumbs = self._grading.rated_within_s is not None
         answered = [row for row in rows if row.at > graded_since and _is_answered(row, with_text=not by_thumbs)]
         allowed = answered  # what a user says is counted, and no answer is read
         if not by_thumbs:
             may_read = readable(answered, self._traces, forgotten(self._store), request.now)
             allowed = [row for row, is_readable in zip(answered, may_read, strict=True) if is_readable]
-        graded, graded_until = self._graded(allowed, until, request.now)
-        for row, outcome in graded:
-            if row.at <= graded_until:
-                is_graded, correct = outcome in GRADES, outcome == "correct"
-                units[row.arm][row.unit].update(graded=is_graded, correct=correct, ungraded=not is_graded)
+        scores: Mapping[str, Sequence[Mapping[str, Any]]] = {}
+        if by_thumbs and allowed:
+            scores = scores_since(self._store.path(layout.feedback(self._model_name)), allowed[0].at, self._meanings)
+        answers = [_answer(row)._replace(feedback=scores.get(row.trace_id, ())) for row in allowed]
+        units, graded_until = self._grading.counted(answers, until, request.now)
+        for row in seen:
+            slow = request.slow_over_s is not None and row.latency_s > request.slow_over_s
+            units[row.arm][row.unit].update(requests=1, errors=row.failed, slow=slow)
         champion, canary = (
             ArmLook(
                 units={unit: UnitCounts(**counts) for unit, counts in units[arm].items()},
@@ -82,26 +81,6 @@ class SpanMetrics:
             window_end=until,
             graded_until=graded_until,
         )
-
-    def _graded(
-        self, rows: Sequence[RecordedRequest], until: float, now: float
-    ) -> tuple[list[tuple[RecordedRequest, str]], float]:
-        """The outcome of each answer that can be graded, and until when the outcomes of both arms are complete."""
-        wait_s = self._grading.rated_within_s
-        scores: Mapping[str, Sequence[Mapping[str, Any]]] = {}
-        if wait_s is not None and rows:
-            scores = scores_since(self._store.path(layout.feedback(self._model_name)), rows[0].at, self._meanings)
-        answers = [_answer(row)._replace(feedback=scores.get(row.trace_id, ())) for row in rows]
-        graded = list(zip(rows, self._grading.grade(answers) if rows else (), strict=True))
-        if wait_s is not None:  # who will still say something is unknown
-            return graded, min(until, now - wait_s)
-        graded = [(row, each) for row, each in graded if each in (*GRADES, PENDING)]
-        arms: tuple[Arm, ...] = ("champion", "canary")
-        by_arm = ([(row.at, each != PENDING) for row, each in graded if row.arm == arm] for arm in arms)
-        return graded, min(complete_until(each, until) for each in by_arm)
-
-
-_Units = defaultdict[str, Counter[str]]
 
 
 def _latencies(seconds: Sequence[float]) -> Latencies:
@@ -119,7 +98,8 @@ def _answer(row: RecordedRequest) -> ServedAnswer:
     messages, text = row.texts()
     reasons = row.marks.get("gen_ai.response.finish_reasons") or [""]
     reference, user = str(row.marks.get(REFERENCE_KEY) or ""), row.marks.get("user.id")
-    return ServedAnswer(messages, text, reasons[0] == "stop", reference, user_id=None if user is None else str(user))
+    own = ServedAnswer(messages, text, reasons[0] == "stop", reference, user_id=None if user is None else str(user))
+    return own._replace(at=row.at, arm=row.arm, unit=row.unit)
 
 
 def _is_of(row: RecordedRequest, split: Split) -> bool:

@@ -42,20 +42,17 @@ class Breaker:
         self._failures, self._next_try = self._failures + 1 if failed else 0, time.monotonic() + OPEN_S
 
 
-class _Caller:
-    """A caller's connection."""
-
-    def __init__(self, request: Request, send: Send) -> None:
-        self._request, self._send = request, send
+class _Caller(Request):
+    """A caller's request and connection."""
 
     def forwarded(self, trace_id: str) -> dict[str, str]:
         headers = {"Content-Type": "application/json", "traceparent": f"00-{trace_id}-{trace_id[:16]}-01"}
-        key = self._request.headers.get("authorization")
+        key = self.headers.get("authorization")
         return {**headers, "Authorization": key} if key else headers
 
     async def gone(self) -> None:
         """Returns once the caller has hung up."""
-        while (await self._request.receive())["type"] != "http.disconnect":
+        while (await self.receive())["type"] != "http.disconnect":
             pass
 
     async def reply(self, opened: Opened, body: bytes | AsyncIterator[bytes], trace_id: str) -> None:
@@ -75,7 +72,7 @@ class _Caller:
             await self._respond(JSONResponse(error_body(failed.status, str(failed)), failed.status, headers))
 
     async def _respond(self, response: Response) -> None:
-        await response(self._request.scope, self._request.receive, self._send)
+        await response(self.scope, self.receive, self._send)
 
 
 def _identified(trace_id: str) -> dict[str, str]:
@@ -92,15 +89,14 @@ def error_body(status: int, message: str) -> dict[str, Any]:
 class Proxy:
     def __init__(self, settings: GatewaySettings, watch: SplitWatch, recorder: Recorder) -> None:
         self._trusted, self._watch, self._recorder = settings.traffic.trust_user_header, watch, recorder
-        self._breaker, self.table = Breaker(), SlotTable(slots=())
+        self._breaker, self.table = Breaker(), SlotTable()
         self.upstream = Upstream()
         self.served, self.in_flight = 0, Counter[str]()
         """Answers that callers got; requests that a slot is answering, by digest."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
-        asked = CallerRequest(await limited_body(request), dict(scope["headers"]), self._trusted)
-        caller = _Caller(request, send)
+        caller = _Caller(scope, receive, send)
+        asked = CallerRequest(await limited_body(caller), dict(scope["headers"]), self._trusted)
         served, champion, canary = self._routed(asked)
         try:
             await self._answer(served, champion, canary, caller)

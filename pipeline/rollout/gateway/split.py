@@ -2,14 +2,14 @@
 port to them. A split that is torn, of an older epoch, or that names a model in no slot, leaves in force what was."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from pipeline.core import layout
-from pipeline.core.storage import ModelRef, Record, Store
+from pipeline.core.storage import ModelRef, Record, Store, locked
 from pipeline.rollout.gateway.process import running_address
-from pipeline.rollout.router import NO_ROLLOUT, Identify, Readiness, Split, Unsettled, without_canary
-from pipeline.serving.endpoint import HEAD, digest_head
+from pipeline.rollout.router import NO_ROLLOUT, Identify, Readiness, Split, Unsettled
+from pipeline.serving.endpoint import HEAD, Endpoint, digest_head, served_names
 
 TIMEOUT_S = 5.0
 
@@ -27,7 +27,7 @@ class ServedSlot(Record):
 class SlotTable(Record):
     """All slots; no two hold one model."""
 
-    slots: tuple[ServedSlot, ...]
+    slots: tuple[ServedSlot, ...] = ()
 
     def slot_of(self, digest: str) -> ServedSlot | None:
         return next((slot for slot in self.slots if slot.digest[:HEAD] == digest[:HEAD]), None)
@@ -38,23 +38,32 @@ def write_slots(store: Store, model_name: str, slots: Sequence[ServedSlot]) -> N
     store.write(layout.slot_file(model_name), SlotTable(slots=tuple(slots)))
 
 
-def read_slots(store: Store, model_name: str) -> SlotTable | None:
-    """None where no slots were written. Raises ValueError for a file that can't be read."""
-    return store.read(layout.slot_file(model_name), SlotTable)
+def read_slots(store: Store, model_name: str) -> SlotTable:
+    """Raises ValueError for a file that can't be read."""
+    return store.read(layout.slot_file(model_name), SlotTable) or SlotTable()
 
 
-def slots_of_names(model_name: str, names: Mapping[str, Sequence[str]]) -> tuple[SlotTable, str]:
+def listed_slots(
+    model_name: str, urls: Sequence[str], timeout_s: float = 10.0, before: SlotTable | None = None
+) -> tuple[SlotTable, str]:
     """The slots of servers by their root URL, from the names that each says it serves. A server without one of this
-    model's names is no slot. Of two that hold one model the first is its slot, and the text says which is none."""
+    model's names is no slot, and one that doesn't answer is the slot that it was. Of two that hold one model the first
+    is its slot, and the text says which is none."""
     slots: dict[str, ServedSlot] = {}
     faults: list[str] = []
-    for url, each in names.items():
+    silent: list[str] = []
+    for url in urls:
+        each = list[str]()
+        with suppress(OSError):
+            each = served_names(Endpoint(url), timeout_s)
         head = digest_head(each[0], model_name) if each else ""
+        silent += [] if each else [url]
         if head in slots:
             faults.append(f"{slots[head].url} and {url} both hold model {head}. Load another one into one of them.")
         elif head:
             slots[head] = ServedSlot(digest=head, url=url, name=each[0])
-    return SlotTable(slots=tuple(slots.values())), " ".join(faults)
+    kept = [each for each in before.slots if each.url in silent and each.digest not in slots] if before else []
+    return SlotTable(slots=(*slots.values(), *kept)), " ".join(faults)
 
 
 def read_split(store: Store, model_name: str) -> Split | None:
@@ -65,7 +74,7 @@ def write_split(store: Store, model_name: str, split: Split) -> None:
     """Put a split into the file. No effect when one of a later epoch is there, or one of the same epoch with a lower
     weight, which a person wrote; a file that cannot be read has none, and must not keep a rollback out."""
     name = layout.split_file(model_name)
-    with store.alone(f"{name}.lock"):
+    with locked(store.path(f"{name}.lock")):
         current = None
         with suppress(ValueError):
             current = store.read(name, Split)
@@ -77,7 +86,7 @@ def write_champion(store: Store, model_name: str, champion: ModelRef, is_rolled_
     """Give the champion everything where no rollout says who serves: before the first one, and after the last where the
     champion is another by now. `is_rolled_out`: a rollout is under way, whose split stands."""
     name = layout.split_file(model_name)
-    with store.alone(f"{name}.lock"):
+    with locked(store.path(f"{name}.lock")):
         current = store.read(name, Split)
         if current is not None and (
             is_rolled_out or current.canary_weight or current.champion.digest == champion.digest
@@ -113,7 +122,9 @@ class SplitWatch:
             if (stat.st_ino, stat.st_mtime_ns, stat.st_size) != self._read_as:
                 self._read_as = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
                 self._load()
-        return without_canary(self.split) if self.split is not None and self.expired else self.split
+        if self.split is None or not self.expired:
+            return self.split
+        return self.split.model_copy(update={"champion_weight": 100, "canary_weight": 0, "expires_at": None})
 
     @property
     def expired(self) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.core.processes import Child, end_sessions, session_members
+from pipeline.core.processes import Child, end_session, session_members
 from tests.pipeline.core.test_processes import ROOT
 from tests.processes import wait_for
 
@@ -83,7 +83,7 @@ def test_the_whole_session_ends_with(killed: str, tmp_path: Path) -> None:
             wait_for(lambda: not session_members(leader))
             assert step.wait() == (-signal.SIGKILL if killed == "parent" else 0)
         finally:
-            end_sessions([leader], signal.SIGKILL, 0)
+            end_session(leader, signal.SIGKILL, 0)
 
 
 def test_lines_environment_folder_and_tail_are_kept(tmp_path: Path) -> None:

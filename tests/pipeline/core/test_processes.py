@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.core.processes import end_sessions, session_members
+from pipeline.core.processes import end_session, session_members
 from tests.processes import WITHIN_S, wait_for
 
 ROOT = Path(__file__).parents[3]
@@ -51,7 +51,7 @@ def test_child_of_a_dead_parent_ends_when_it_looks(tmp_path: Path) -> None:
 def test_session_ends_with_those_who_left_their_parent() -> None:
     leader = start_session("trap '' INT; (sleep 600 & sleep 600 &); echo; sleep 600; sleep 600")
     wait_for(lambda: len(session_members(leader.pid)) == 4)
-    end_sessions([leader.pid], signal.SIGINT, grace_s=0.3)
+    end_session(leader.pid, signal.SIGINT, grace_s=0.3)
     assert session_members(leader.pid) == []
     assert leader.wait() == -signal.SIGKILL
 
@@ -61,7 +61,7 @@ def test_session_of_its_own_is_spared() -> None:
     leader = start_session("setsid sleep 600 & echo $!; wait")
     wait_for(lambda: len(session_members(leader.pid)) == 1)
     children = Path(f"/proc/{leader.pid}/task/{leader.pid}/children").read_text(encoding="utf-8").split()
-    end_sessions([leader.pid], signal.SIGTERM, grace_s=WITHIN_S)
+    end_session(leader.pid, signal.SIGTERM, grace_s=WITHIN_S)
     try:
         assert session_members(int(children[0])) == [int(children[0])]
     finally:

@@ -1,7 +1,7 @@
 """A router whose weights are one file: the traffic split of tests that need no gateway."""
 
 from pipeline.core import layout
-from pipeline.core.storage import ModelRef, Store
+from pipeline.core.storage import ModelRef, Store, locked
 from pipeline.rollout.router import Readiness, Split
 
 
@@ -16,7 +16,7 @@ class LocalRouter:
         return self._in_force()
 
     def apply(self, split: Split) -> None:
-        with self._store.alone(f"{self._name}.lock"):
+        with locked(self._store.path(f"{self._name}.lock")):
             current = self._in_force()
             if current is None or current.epoch <= split.epoch:
                 self._store.write(self._name, split)

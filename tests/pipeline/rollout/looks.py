@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pipeline.recipe import Rollout
-from pipeline.rollout.evidence import ArmLook, ArmSums, LiveEvidence, LiveMetrics, UnitCounts, UnitTally, arm_sums
+from pipeline.rollout.evidence import ArmLook, ArmSums, LiveEvidence, LiveMetrics, UnitCounts, arm_sums
 from pipeline.rollout.policy import policy_of
 from pipeline.rollout.shares import Latencies, Ratio
 
@@ -14,9 +14,9 @@ BY_REQUEST = POLICY.model_copy(update={"unit": "request"})
 RASH = POLICY.model_copy(update={"alpha": 0.9})
 
 
-def sums(rows: Sequence[UnitTally]) -> ArmSums:
+def sums(rows: Sequence[UnitCounts]) -> ArmSums:
     """The sums of an arm whose users did this."""
-    return arm_sums({name: np.array([getattr(row, name) for row in rows], float) for name in UnitTally.model_fields})
+    return arm_sums({name: np.array([getattr(row, name) for row in rows], float) for name in UnitCounts.model_fields})
 
 
 def arm(

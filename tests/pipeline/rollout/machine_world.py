@@ -20,7 +20,7 @@ from tests.pipeline.rollout.conftest import NAME, POLICY, FusedStore, World
 from tests.pipeline.rollout.faults import SLOW_S, SPOILERS, FaultyRouter
 
 SHORT = POLICY.model_copy(update={"max_look_s": 30.0, "dwell_s": (60.0, 90.0, 60.0), "max_wait_s": 600.0})
-WEIGHTS = tuple(SHORT.weight_at(stage) for stage in range(3))
+WEIGHTS = tuple(SHORT.canary_weights[stage] for stage in range(3))
 DAY = 86_400.0
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 DEAD = {"error_rate": 1.0, "graded": 0.0}
@@ -157,7 +157,7 @@ class WitnessedRollout(RuleBasedStateMachine):
             return
         proposal = next(e.proposal for e in read_events(self.store, NAME) if e.proposal and e.rollout == event.rollout)
         policy, evidence = proposal.policy, event.look.evidence
-        weight = policy.weight_at(last.stage)
+        weight = policy.canary_weights[last.stage]
         assert event.phase is Phase.ROLLING_BACK or harm(evidence, policy) is None, "harm was proven"
         if event.phase in (Phase.OBSERVING, Phase.SHIFTING, Phase.PROMOTED):
             assert not comparability_problem(evidence, weight, policy), "it went on in doubt"

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from pipeline.rollout.evidence import ArmSums, Basis, LiveEvidence, UnitTally
+from pipeline.rollout.evidence import ArmSums, Basis, LiveEvidence, UnitCounts
 from pipeline.rollout.rules import (
     LEVEL_Z,
     missing_sample,
@@ -118,7 +118,7 @@ def counted(others, right, answers, canary_right):
 
 
 def test_users_who_differ_prove_less():
-    rows = [UnitTally(requests=15, graded=15, correct=15.0 * (number % 10 < 7)) for number in range(100)]
+    rows = [UnitCounts(requests=15, graded=15, correct=15.0 * (number % 10 < 7)) for number in range(100)]
     assert non_inferiority_failure(evidence(arm(28_500), sums(rows)), BY_REQUEST) == ""
     assert "+- 0.0" in non_inferiority_failure(evidence(arm(28_500), sums(rows)), POLICY)
 

@@ -1,6 +1,6 @@
 import pytest
 
-from pipeline.rollout.controller import LOADS_EVERY_S, Pace, drive, pause_s
+from pipeline.rollout.controller import LOADS_EVERY_S, drive, pause_s
 from pipeline.rollout.record import Phase, RolloutState, StageWatch
 from tests.pipeline.rollout.conftest import POLICY, slot
 from tests.pipeline.rollout.reports import proposal
@@ -23,8 +23,7 @@ class Clock:
 
 def run(world, clock, drive_for_s):
     lines = []
-    pace = Pace(drive_for_s, now=clock.now, sleep=clock.sleep)
-    state = drive(world.ports(), pace, lines.append)
+    state = drive(world.ports(), lines.append, drive_for_s, now=clock.now, sleep=clock.sleep)
     return state, lines
 
 

@@ -1,20 +1,18 @@
 """Quality by model version, read from sources of production as they are exported."""
 
 import json
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from pipeline.core.storage import ModelRef
-from pipeline.recipe import Rewards
+from pipeline.core.storage import ModelRef, Store
+from pipeline.recipe import Rewards, load
 from pipeline.recipe.sources import ExportSource
 from pipeline.recipe.traces import Traces
-from pipeline.rewards.records import Finding
-from pipeline.rewards.samples import RewardSample
 from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, UnitCounts
+from pipeline.rollout.grading import PENDING, Grading, answer_grader, by_thumbs
 from pipeline.rollout.production import ProductionLooks, ProductionTraces, version_of
 from pipeline.rollout.router import Split
 from pipeline.traces.erased import NOBODY
@@ -23,6 +21,8 @@ from pipeline.traces.sources.protocol import Address
 from tests.contexts import forgetting
 from tests.pipeline.traces.conftest import observation, score, write
 
+RECIPE = Path(__file__).parents[3] / "jobs" / "recipes" / "embedded.yaml"
+EXACT = Rewards.model_validate({"verifier": {"kind": "exact"}})
 CHAMPION, CANARY = (ModelRef(uri=f"/{letter}", digest=letter * 64) for letter in "ab")
 A, B, OTHER = (f"model@{letter * 12}" for letter in "abc")
 START = datetime(2026, 1, 5, 10, tzinfo=UTC).timestamp()
@@ -52,12 +52,14 @@ class Seen(NamedTuple):
     whole: LiveMetrics
 
 
-def look(root: Path, asked: LookRequest | None = None, rewards: Rewards | None = None, **more: Any) -> Seen:
+def look(root: Path, asked: LookRequest | None = None, grading: Grading | None = None, **more: Any) -> Seen:
     source = ExportSource(kind="langfuse_export", uri=str(root))
-    erased, within_s, log = more.get("erased", lambda: NOBODY), more.get("within_s"), more.get("log", print)
+    erased, log = more.get("erased", lambda: NOBODY), more.get("log", print)
     production = ProductionTraces(Address(source, str(root)), Traces(source=source), "model", erased)
-    looks = ProductionLooks(Operations(more.get("lag_s", 0.0)), production, rewards or Rewards(), within_s, log)
-    seen = looks.look(SPLIT, asked or request())
+    operations = Operations(more.get("lag_s", 0.0))
+    with answer_grader(load(RECIPE), None, Store(root), "r") as references:
+        looks = ProductionLooks(operations, production, grading or references, EXACT, log)
+        seen = looks.look(SPLIT, asked or request())
     assert seen is not None
     return Seen(seen.champion.units[""], seen.canary.units[""], seen)
 
@@ -79,9 +81,9 @@ def test_answers_are_graded_by_the_version_they_name(tmp_path: Path) -> None:
         *answers(2, "model", first=30),
     ]
     write(tmp_path, "observations_v2/2026-01-05.jsonl", rows)
-    seen = look(tmp_path, rewards=Rewards.model_validate({"verifier": {"kind": "exact"}}))
+    seen = look(tmp_path)
     assert (seen.champion.graded, seen.canary.graded) == (10, 10)
-    assert seen.champion.correct > seen.canary.correct + 4, "a wrong answer keeps only what rules give"
+    assert (seen.champion.correct, seen.canary.correct) == (10, 5)
 
 
 def test_a_row_is_counted_in_one_of_two_looks(tmp_path: Path) -> None:
@@ -92,18 +94,10 @@ def test_a_row_is_counted_in_one_of_two_looks(tmp_path: Path) -> None:
     assert (second.champion.graded, second.canary.graded) == (0, 5)
 
 
-def late(held: Sequence[RewardSample]) -> list[Finding]:
-    """Labels that are there for the first 40 seconds alone."""
-    cut = datetime(2026, 1, 5, 10, 0, 40, tzinfo=UTC)
-    return [Finding(1.0) if sample.timestamp < cut else Finding(None, "timeout") for sample in held]
-
-
-def test_labels_that_come_late_hold_the_watermark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_grades_that_come_late_hold_the_watermark(tmp_path: Path) -> None:
     write(tmp_path, "observations_v2/2026-01-05.jsonl", [*answers(30, A), *answers(30, B, first=30)])
-    with monkeypatch.context() as labels:
-        labels.setattr("pipeline.rollout.production.composed", lambda rewards: late)
-        seen = look(tmp_path)
-    # 10 of the canary's first 10 are labelled, and of 11 more than 5% are not.
+    seen = look(tmp_path, grading=Grading(lambda asked: ["correct"] * 40 + [PENDING] * (len(asked) - 40)))
+    # 10 of the canary's first 10 are graded, and of 11 more than 5% are not.
     assert START + 39 <= seen.whole.graded_until < START + 40
     assert (seen.champion.graded, seen.canary.graded, seen.canary.ungraded) == (30, 10, 0)
     after = look(tmp_path, request(graded_since=seen.whole.graded_until))
@@ -115,10 +109,10 @@ def test_where_thumbs_alone_grade_the_unrated_are_counted(tmp_path: Path) -> Non
     write(tmp_path, "observations_v2/2026-01-05.jsonl", rows)
     thumbs = [score(n, n, float(n < 10)) for n in (0, 1, 10)]
     write(tmp_path, "scores/2026-01-06.jsonl", [*thumbs, score(99, 11, 1.0, source="EVAL")])
-    seen = look(tmp_path, within_s=60.0)
+    seen = look(tmp_path, grading=by_thumbs(60.0))
     assert (seen.champion.graded, seen.champion.correct, seen.champion.ungraded) == (2, 2, 2)
     assert (seen.canary.graded, seen.canary.correct, seen.canary.ungraded) == (1, 0, 3), "of references nothing"
-    early = look(tmp_path, request(now=START + 61.5), within_s=60.0)
+    early = look(tmp_path, request(now=START + 61.5), grading=by_thumbs(60.0))
     assert (early.whole.graded_until, early.champion.graded + early.champion.ungraded) == (START + 1.5, 2)
     own = look(tmp_path)
     assert own.canary.graded == 4

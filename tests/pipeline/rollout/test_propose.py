@@ -143,7 +143,7 @@ def test_a_look_counts_for_two_intervals_at_most():
 
 def test_the_last_weight_leaves_the_holdback_with_the_champion():
     policy = policy_of(Rollout(weights=(5, 89, 100), holdback=10))
-    assert [policy.weight_at(stage) for stage in range(3)] == [5, 89, 90]
+    assert [policy.canary_weights[stage] for stage in range(3)] == [5, 89, 90]
     short = policy_of(Rollout(weights=(50, 100), dwell_s=(0.0, 0.0)))
     assert (short.weights, short.dwell_s) == ((50, 100), (0.0, 0.0))
 
