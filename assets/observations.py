@@ -13,7 +13,7 @@ from assets.records import Ending, conclude
 from assets.report import write_report
 from assets.resources import Deployment
 from pipeline.core.iteration import Iteration
-from pipeline.governance.erasure.late import blocked_iteration
+from pipeline.governance.erasure import blocked_iteration
 from pipeline.recipe import Automation
 from pipeline.registry.runs import version_page
 from pipeline.views.iteration import quality_and_cost

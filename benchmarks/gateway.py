@@ -24,7 +24,7 @@ from pipeline.core.storage import ModelRef, Store
 from pipeline.recipe.rollout import GatewayTraffic
 from pipeline.rollout.gateway.process import GatewayAddress, GatewaySettings, running_gateway
 from pipeline.rollout.gateway.spans import recorded
-from pipeline.rollout.gateway.split import GatewaySplit, ServedSlot, write_slots
+from pipeline.rollout.gateway.split import GatewaySplit, ServedSlot, SlotTable
 from pipeline.rollout.router import Split
 from pipeline.serving.endpoint import served_name
 from pipeline.serving.server_process import held_port
@@ -80,7 +80,7 @@ class Bench:
 def bench() -> Generator[Bench]:
     with tempfile.TemporaryDirectory() as root, SlotProcess(CHAMPION) as champion, SlotProcess(CANARY) as canary:
         store = Store(root)
-        write_slots(store, NAME, [champion.slot, canary.slot])
+        store.write(layout.slot_file(NAME), SlotTable(slots=(champion.slot, canary.slot)))
         settings = GatewaySettings(root=root, model_name=NAME, traffic=GatewayTraffic(port=0))
         with running_gateway(settings, lambda line: None) as gateway:
             yield Bench(store, gateway, champion, canary)

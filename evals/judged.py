@@ -125,7 +125,7 @@ def judge_suites(
         if endpoint is None:
             raise JudgeAway("The judge has no endpoint. Set JUDGE_URL, and evaluate again.")
         refuse_lineage(judge, plan.models())
-        with open_journal(store.path(layout.judgements(judge_id(judge))), JudgementLine) as journal:
+        with open_journal(store.path(layout.JUDGEMENTS, judge_id(judge), "pairs.jsonl"), JudgementLine) as journal:
             asking = _Asking(store, plan, judge, endpoint, journal, log)
             return tuple(asking.evidence(each, over[each.over]) for each in wanted)
     except JudgeRefused as refusal:

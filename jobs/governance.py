@@ -23,8 +23,7 @@ from jobs.preference_tuning import executor
 from pipeline.core import audit, layout
 from pipeline.core.storage import digest_json
 from pipeline.governance import erasure
-from pipeline.governance.erasure import mirrored, tables
-from pipeline.governance.erasure.late import reapply
+from pipeline.governance.erasure import mirrored, reapply, tables
 from pipeline.governance.erasure.records import Affected, Counts, ErasureProof, Person, proofs
 from pipeline.registry import versions
 from pipeline.registry.tracking import has_database

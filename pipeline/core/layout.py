@@ -89,10 +89,6 @@ def answers(model: str, protocol: str, folder: str = ANSWERS) -> str:
     return f"{folder}/{model}/{protocol}.jsonl"
 
 
-def judgements(judge: str) -> str:
-    return f"{JUDGEMENTS}/{judge}/pairs.jsonl"
-
-
 def gate_ledger(model_name: str) -> str:
     return f"{GATE_LEDGER}/{model_name}"
 

@@ -116,12 +116,6 @@ class UserRequest(NamedTuple):
     max_tokens: int
 
 
-class AskedCounts(NamedTuple):
-    sent: int
-    failed: int
-    """Without an answer."""
-
-
 def requests_of(source: DemoSource, key: str, count: int) -> list[UserRequest]:
     """`count` requests of the world's users; the same key draws the same."""
     rng = random.Random(key)
@@ -158,8 +152,9 @@ def _asked(
             yield [{"role": "user", "content": content}], reference
 
 
-def ask(url: str, requests: Sequence[UserRequest], in_flight: int = IN_FLIGHT) -> AskedCounts:
-    """Send the requests to `url`, the root of an OpenAI-compatible API, and wait for every answer."""
+def ask(url: str, requests: Sequence[UserRequest], in_flight: int = IN_FLIGHT) -> int:
+    """Send the requests to `url`, the root of an OpenAI-compatible API, and wait for every answer; how many got
+    none."""
     import httpx2
 
     def answered(request: UserRequest) -> bool:
@@ -175,7 +170,7 @@ def ask(url: str, requests: Sequence[UserRequest], in_flight: int = IN_FLIGHT) -
         httpx2.Client(timeout=TIMEOUT_S, limits=limits, trust_env=False) as client,
         ThreadPoolExecutor(in_flight) as pool,
     ):
-        return AskedCounts(len(requests), list(pool.map(answered, requests)).count(False))
+        return list(pool.map(answered, requests)).count(False)
 
 
 def with_users(
@@ -187,10 +182,8 @@ def with_users(
         end, state = monotonic() + seconds, read_state(store, model_name)
         address = running_address(store.path(layout.gateway(model_name)))
         if address is not None and state.canary_weight:
-            asked = ask(
-                f"{address.url}/v1", requests_of(source, f"users of {state.rollout} at {state.epoch}", requests)
-            )
-            log(f"users: {asked.sent} requests, {asked.failed} without an answer")
+            sent = requests_of(source, f"users of {state.rollout} at {state.epoch}", requests)
+            log(f"users: {len(sent)} requests, {ask(f'{address.url}/v1', sent)} without an answer")
         sleep(max(0.0, end - monotonic()))
 
     return wait

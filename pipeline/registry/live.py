@@ -57,7 +57,8 @@ class MetricsSender(threading.Thread):
     @property
     def identity(self) -> RunIdentity | None:
         """None until something was sent."""
-        return runs.identity(self._run) if self._run is not None else None
+        run = self._run
+        return None if run is None else RunIdentity(run.info.experiment_id, run.info.run_id)
 
     def run(self) -> None:
         over = False

@@ -100,10 +100,6 @@ def open_run(
     return run
 
 
-def identity(run: Run) -> RunIdentity:
-    return RunIdentity(run.info.experiment_id, run.info.run_id)
-
-
 def training_started(store: Store, iteration: Iteration) -> str:
     """Start of the first attempt of the iteration's training, in UTC; "" before there is one."""
     events = read_journal(store.path(iteration.path(layout.TRAINING), layout.JOURNAL_FILE))

@@ -85,7 +85,7 @@ def record(
     _log_artifacts(client, run, checkpoint, contents, lineage, text)
     version = _version(client, run, iteration, checkpoint, lineage, text) if judged.verdict == "PASS" else None
     client.set_terminated(run.info.run_id, "FINISHED")
-    return RecordedVersion(run=runs.identity(run), version=version)
+    return RecordedVersion(run=RunIdentity(run.info.experiment_id, run.info.run_id), version=version)
 
 
 def project(registry_uri: str, state: RolloutState) -> None:

@@ -93,8 +93,6 @@ def _refusal(state: RolloutState, decision: RolloutDecision, now: float) -> str:
         return f"no rollout is active{ended}"
     if other := _other(state, decision):
         return other
-    if decision.action == "resume" and state.phase is not Phase.HELD:
-        return f"rollout {state.rollout} is {state.phase}, and only a held one can be resumed"
     if decision.action in ("abort", "rollback"):
         return ""
     if decision.action not in decisions(state, now):

@@ -133,9 +133,6 @@ class ArmSums(Record):
     def graded(self) -> float:
         return self.quality.trials
 
-    def minus(self, before: ArmSums) -> ArmSums:
-        return ArmSums(**{name: getattr(self, name).minus(getattr(before, name)) for name in ArmSums.model_fields})
-
 
 class Basis(Record):
     """What the sample size of a stage is fixed on, so that it does not depend on the effect."""

@@ -40,7 +40,7 @@ def notices(events: Sequence[RolloutEvent]) -> list[Notice]:
         unread = unread + 1 if event.missed and event.phase is before is Phase.ROLLING_BACK else 0
         by = event.by or (by if event.phase in (Phase.ROLLING_BACK, *TERMINAL) else "")
         words = WORDS.get(event.phase, "").format(_reason(event, by)) if event.phase is not before else ""
-        if event.phase is Phase.GATED is not before and proposal.policy.needs_approval:
+        if event.phase is Phase.GATED is not before and proposal.policy.approvers:
             words = "APPROVAL WANTED before its first weight: pt rollout approve"
         if unread == NOT_OBEYED_AFTER:
             words = "NOT OBEYED. It is to go back to 0%, and the router does not read that. Decide: pt rollout status"

@@ -27,10 +27,6 @@ class RolloutPolicy(Rollout):
     """Whether what users say is all that grades: of an unrated answer, nothing is known."""
 
     @property
-    def needs_approval(self) -> bool:
-        return bool(self.approvers)
-
-    @property
     def canary_weights(self) -> tuple[int, ...]:
         """Percent on the canary, stage by stage: the last weight leaves the holdback with the champion."""
         return tuple(min(weight, 100 - self.holdback) for weight in self.weights)
@@ -75,8 +71,8 @@ def approval_refusal(by: str, approvers: Sequence[str], proposed_by: str) -> str
         return f"{by.strip() or 'nobody'} is not among rollout.approvers ({', '.join(approvers) or 'nobody is'})"
     if not proposed_by:
         return "who proposed the candidate is not on record, and the proposer may not approve it: propose it again"
-    name, account = (each.casefold().partition("@")[0] for each in (by, proposed_by))
-    if name == account:  # `ada@example.org` is the account `ada`
+    login, own = (each.casefold().partition("@")[0] for each in (by, proposed_by))
+    if login == own:  # `ada@example.org` is the account `ada`
         return f"{by} proposed this candidate as {proposed_by}: somebody else of rollout.approvers has to approve it"
     return ""
 

@@ -217,7 +217,7 @@ class RolloutState(Record):
 
     @property
     def waits_for_approval(self) -> bool:
-        return self.phase is Phase.GATED and self.opened.policy.needs_approval
+        return self.phase is Phase.GATED and bool(self.opened.policy.approvers)
 
     @property
     def supersedable(self) -> bool:
@@ -260,7 +260,7 @@ def append(store: Store, model_name: str, state: RolloutState, event: RolloutEve
         may = not approves or not approval_refusal(event.by, policy.approvers, state.opened.proposed_by)
         assert may, "approved by somebody who may not"
         if event.phase in (Phase.APPROVED, Phase.SHIFTING):
-            assert approves or state.approved_by or not policy.needs_approval, "it was not approved"
+            assert approves or state.approved_by or not policy.approvers, "it was not approved"
     return store.create(_name(model_name, event.epoch), event)
 
 

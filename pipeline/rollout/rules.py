@@ -213,8 +213,6 @@ def blind_spots(evidence: LiveEvidence, policy: RolloutPolicy) -> tuple[str, ...
 
 ERROR_RATE = 0.01
 """The champion's error rate that a rollout without grades is planned for, where it has fewer errors."""
-LEAST_GRADED = 0.5
-"""Share of the canary's answers that are graded, below which grades are what is missing, and not requests."""
 
 
 def sample_size(quality: float, margin: float, weight: float, design_effect: float = 1.0) -> float:
@@ -314,14 +312,13 @@ def _unproven_quality(evidence: LiveEvidence, policy: RolloutPolicy) -> str:
 
 
 def stage_timeout(lacks: str, evidence: LiveEvidence, policy: RolloutPolicy, covered_s: float, dwell_s: float) -> str:
-    """Why a stage that still lacks something is not to wait on, with what would help; "" while it may. `covered_s`:
+    """Why a stage that still lacks something is not to wait on, with what may help; "" while it may. `covered_s`:
     seconds of the stage that usable metrics covered. `dwell_s`: those that it is observed in any case."""
     if policy.max_wait_s is None or covered_s <= dwell_s + policy.max_wait_s:
         return ""
-    ways = "give the stage a larger share of the requests (rollout.weights)"
-    if not evidence.canary.requests:
-        ways = "the canary got no request: look at the router and at what production asks"
-    elif policy.gradable and evidence.canary.graded < LEAST_GRADED * evidence.canary.requests:
-        ways = "most of the canary's answers have no grade: give references, a judge, or collect more feedback"
-    waited = f"{lacks} after {covered_s:.0f} s with metrics, over {dwell_s + policy.max_wait_s:.0f} s (dwell and "
-    return f"{waited}rollout.max_wait_s). {ways.capitalize()}; resume it to wait as long again, or abort it."
+    graded = f", {evidence.canary.graded:.0f} of its answers have a grade" if policy.gradable else ""
+    return (
+        f"{lacks} after {covered_s:.0f} s with metrics, over {dwell_s + policy.max_wait_s:.0f} s (dwell and "
+        f"rollout.max_wait_s). The canary got {evidence.canary.requests:.0f} requests{graded}. Give it a larger share "
+        "(rollout.weights) or more grades (references, judge, feedback); resume it to wait as long again, or abort it."
+    )

@@ -17,20 +17,15 @@ class Plot(NamedTuple):
     dpi: int = 110
 
     def png(self) -> bytes:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-        return self._file(lambda figure, out: FigureCanvasAgg(figure).print_png(out, metadata={"Software": None}))
+        return self._file("png", {"Software": None})
 
     def svg(self) -> bytes:
         from matplotlib import rc_context
-        from matplotlib.backends.backend_svg import FigureCanvasSVG
 
-        unnamed = {"Date": None, "Creator": None}
         with rc_context({"svg.fonttype": "none", "svg.hashsalt": "plot"}):
-            return self._file(lambda figure, out: FigureCanvasSVG(figure).print_svg(out, metadata=unnamed))
+            return self._file("svg", {"Date": None, "Creator": None})
 
-    def _file(self, print_to: Callable[[Any, BytesIO], object]) -> bytes:
-        """`print_to` draws once; `Figure.savefig` draws a figure with a layout twice, to the same bytes."""
+    def _file(self, kind: str, metadata: dict[str, None]) -> bytes:
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(self.width, self.height), dpi=self.dpi, layout="constrained")
@@ -38,7 +33,7 @@ class Plot(NamedTuple):
         for axes in figure.axes:
             axes.spines[["top", "right"]].set_visible(False)
         out = BytesIO()
-        print_to(figure, out)
+        figure.savefig(out, format=kind, metadata=metadata)
         return out.getvalue()
 
 

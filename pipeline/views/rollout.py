@@ -95,26 +95,23 @@ def share_estimate(ratio: Ratio, policy: RolloutPolicy) -> Estimate:
     return Estimate(value=value, low=max(0.0, value - width), high=min(1.0, value + width), n=n)
 
 
+WAITS_FOR = {
+    Phase.PROPOSED: "a look at the files of both models",
+    Phase.GATED: "its slot to serve it, then its first weight, {first}%",
+    Phase.APPROVED: "its slot to serve it, then its first weight, {first}%",
+    Phase.SHIFTING: "the router to read {weight}%",
+    Phase.OBSERVING: "the next look, until dwell and answers suffice",
+    Phase.HELD: "a person: resume or abort it",
+    Phase.ROLLING_BACK: "the router to read 0%",
+}
+
+
 def _waits_for(state: RolloutState) -> str:
-    policy = state.opened.policy
-    match state.phase:
-        case Phase.PROPOSED:
-            return "a look at the files of both models"
-        case Phase.GATED if policy.needs_approval:
-            by = state.opened.proposed_by or "nobody on record"
-            return f"one of {', '.join(policy.approvers)} to approve it, who did not propose it ({by} did)"
-        case Phase.GATED | Phase.APPROVED:
-            return f"its slot to serve it, then its first weight, {policy.weights[0]}%"
-        case Phase.SHIFTING:
-            return f"the router to read {state.canary_weight}%"
-        case Phase.OBSERVING:
-            return "the next look, until dwell and answers suffice"
-        case Phase.HELD:
-            return "a person: resume or abort it"
-        case Phase.ROLLING_BACK:
-            return "the router to read 0%"
-        case _:
-            return "the next candidate that passes the gate"
+    if state.waits_for_approval:
+        approvers, by = state.opened.policy.approvers, state.opened.proposed_by or "nobody on record"
+        return f"one of {', '.join(approvers)} to approve it, who did not propose it ({by} did)"
+    waits = WAITS_FOR.get(state.phase, "the next candidate that passes the gate")
+    return waits.format(first=state.opened.policy.weights[0], weight=state.canary_weight)
 
 
 UNITS = ((86_400.0, "days"), (3_600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
@@ -181,9 +178,9 @@ def arm_rows(report: RolloutStatus) -> list[ArmRow]:
         return []
     policy, share = proposal.policy, canary.requests / (canary.requests + champion.requests)
     right, right_too = (_quality(share_estimate(arm.quality, policy)) for arm in (champion, canary))
-    rows = [ArmRow("requests", _count(champion.requests), f"{_count(canary.requests)} ({share:.1%})")]
+    rows = [ArmRow("requests", f"{champion.requests:,.0f}", f"{canary.requests:,.0f} ({share:.1%})")]
     if policy.unit == "user":
-        rows.append(ArmRow("users", _count(champion.users), _count(canary.users)))
+        rows.append(ArmRow("users", f"{champion.users:,.0f}", f"{canary.users:,.0f}"))
     rows.append(ArmRow("right", right, right_too, "of the graded, 95% interval"))
     rows.append(ArmRow("errors", _share(champion.errors), _share(canary.errors), "requests without an answer"))
     if evidence.slow_over_s is not None:
@@ -227,7 +224,7 @@ def sentences(report: RolloutStatus, now: float) -> list[tuple[str, str]]:
         ("weight", f"{report.weight}% on the canary, of {weights}; {read if report.routed else unread}"),
         ("why", f"{state.reason}{f' (decided by {report.by})' if report.by else ''}"),
     ]
-    if watch.looks:
+    if report.last_look_at is not None:
         lines.append(("looks", f"{watch.looks:,}, the last at {moment(report.last_look_at, now)}"))
         if report.last_look and report.last_look != state.reason:
             lines.append(("last look", report.last_look))
@@ -249,14 +246,8 @@ def spell(seconds: float) -> str:
     return f"{number:.0f} {unit}" if number >= 10 or number == round(number) else f"{number:.1f} {unit}"
 
 
-def moment(at: float | None, now: float) -> str:
-    if at is None:
-        return "an unknown time"
+def moment(at: float, now: float) -> str:
     return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC ({spell(max(0.0, round(now - at)))} ago)"
-
-
-def _count(number: float) -> str:
-    return f"{number:,.0f}"
 
 
 def _share(ratio: Ratio) -> str:
@@ -270,7 +261,7 @@ def _quality(right: Estimate) -> str:
 
 def _graded(arm: ArmSums) -> str:
     labelled = f" ({arm.coverage.share:.0%})" if arm.coverage.trials else ""
-    return f"{_count(arm.graded)}{labelled}"
+    return f"{arm.graded:,.0f}{labelled}"
 
 
 def rollout_over_time(points: Sequence[LookPoint], title: str) -> Plot:

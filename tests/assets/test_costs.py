@@ -109,11 +109,11 @@ def test_the_pods_of_an_evaluation_are_counted(laid: Laid) -> None:
 
 def test_the_gates_judge_is_booked_to_its_iteration(laid: Laid) -> None:
     iteration = laid.until_verdict()
-    with open_journal(laid.store.path(layout.judgements("j")), JudgementLine) as journal:
+    with open_journal(laid.store.path(layout.JUDGEMENTS, "j", "pairs.jsonl"), JudgementLine) as journal:
         for id, usd in ((iteration.id, 0.5), (iteration.id, 0.25), ("another", 9.0)):
             item = "i" if id == iteration.id else iteration.id  # which does not make it this iteration's
             journal.add(JudgementLine(key=f"k{usd}", iteration=id, owner=item, tokens=10, usd=usd))
-    path = laid.store.path(layout.judgements("j"))
+    path = laid.store.path(layout.JUDGEMENTS, "j", "pairs.jsonl")
     path.write_bytes(path.read_bytes() + b'{"key": "torn by a kill", "iteration": "' + iteration.id.encode() + b'"')
     torn = path.read_bytes()
     assert (spent_on(laid.store, iteration.id).tokens, spent_on(laid.store, iteration.id).usd) == (20, 0.75)

@@ -113,10 +113,6 @@ async def _complete(request: Request) -> Response:
     return JSONResponse({"object": "chat.completion", "model": asked["model"], "choices": choices, "usage": used})
 
 
-def _health(request: Request) -> Response:
-    return Response()
-
-
 def is_desk_judge(settings: Judge | None) -> bool:
     return settings is not None and settings.digest == DIGEST
 
@@ -136,5 +132,5 @@ def judge_at(settings: Judge | None, given: Endpoint | None, folder: Path) -> Ge
 
 
 if __name__ == "__main__":
-    routes = [Route("/health", _health), Route("/v1/chat/completions", _complete, methods=["POST"])]
+    routes = [Route("/health", lambda request: Response()), Route("/v1/chat/completions", _complete, methods=["POST"])]
     uvicorn.run(Starlette(routes=routes), port=int(sys.argv[1]), log_level="warning", access_log=False)

@@ -103,15 +103,14 @@ def _held(rng: random.Random, key: str, calls: int, champion: ModelRef, sample: 
 
 def _begun(rng: random.Random, tool: bool, asks_again: bool) -> _Conversation:
     turn = begin(rng, "train", tool)
-    while is_reserved(turn.request) or not _other_questions(turn.request):
+    while is_reserved(turn.request) or all(map(is_reserved, _other_questions(turn.request))):
         turn = begin(rng, "train", tool)
     turn.messages[-1]["content"] += export.personal_sentence(rng)
     return _Conversation(turn, asks_again)
 
 
 def _other_questions(request: Request) -> list[Request]:
-    others = [request._replace(attribute=each) for each in ATTRIBUTES if each != request.attribute]
-    return [each for each in others if not is_reserved(each)]
+    return [request._replace(attribute=each) for each in ATTRIBUTES if each != request.attribute]
 
 
 def _asked(rng: random.Random, request: Request) -> Request:

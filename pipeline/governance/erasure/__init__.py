@@ -1,12 +1,15 @@
 """Forgetting a user: their rows leave all places that we write, models that learned from them are blocked, and a proof
 says so. After a kill the same command ends in the same proof. Weights and a champion in service stay."""
 
-from collections.abc import Callable, Collection, Sequence
+import secrets
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from typing import NamedTuple
 
 from pipeline.core import layout
+from pipeline.core.iteration import Iteration
+from pipeline.core.mark_keys import key_of
 from pipeline.core.removal import Place, of_files
 from pipeline.core.storage import Store
 from pipeline.governance.erasure import mirrored, places, tables
@@ -33,6 +36,7 @@ from pipeline.traces import erased
 from pipeline.traces.context import StageContext
 from pipeline.traces.lake import Lake, open_lake
 from pipeline.traces.sources.protocol import Address
+from pipeline.training.result import TrainingResult
 
 VERSIONS_KEPT = (
     "the bucket keeps versions, and those of deleted files stay. Expire noncurrent versions by a lifecycle rule"
@@ -177,3 +181,73 @@ def _block(context: StageContext, registry_uri: str, affected: Affected, id: str
 
 def _counted(held: Sequence[Place]) -> Counts:
     return {place.name: counts for place in held if (counts := place.count())}
+
+
+def blocked_iteration(store: Store, registry_uri: str, iteration: Iteration, now: datetime) -> str:
+    """Why nothing may be made of an iteration any more; "" where no erasure blocks it. Stages that make or promote a
+    model ask here: what was made while its data was being forgotten is blocked, tagged and added to the proofs."""
+    active_blocks = blocks.blocking(store, iteration.id)
+    if not active_blocks:
+        return ""
+    result = store.read(iteration.path(layout.RESULT), TrainingResult)
+    digests = {result.checkpoint.adapter.digest, result.checkpoint.model.digest} if result is not None else set[str]()
+    registrations = versions.registered(registry_uri, iteration.model_name, [iteration.id])
+    named = {f"{each.name} version {each.version}" for each in registrations}
+    late = Affected(versions=tuple(sorted(named)), digests=tuple(sorted(digests)))
+    for each in active_blocks:
+        if not digests <= set(each.digests):
+            blocks.block(store, each.model_copy(update={"digests": tuple(sorted({*each.digests, *digests}))}))
+        versions.tag_blocked(registry_uri, registrations, each.proof, each.reason)
+        first = store.read(layout.proof(each.proof), ErasureProof)
+        if first is None:
+            continue
+        known = first.affected
+        for proof in proofs(store):
+            known = known.plus(proof.affected) if proof.mark == first.mark else known
+        if known.plus(late) != known:
+            new = ErasureProof(
+                id=secrets.token_hex(8), mark=first.mark, follows=first.id, requested=now, finished=now, affected=late
+            )  # fmt: skip
+            publish(store, new, now)
+    list(mirrored.remove(store, [iteration.id]))  # what a trainer that was killed put there last
+    reason = active_blocks[0].reason
+    return f"iteration {iteration.id} is blocked: {reason}. Materialise the traces for a new iteration."
+
+
+def reapply(
+    context: StageContext,
+    users: Collection[erased.ErasedUser],
+    now: datetime,
+    erase: Callable[[str], object],
+) -> int:
+    """After a backup was restored that has them again: put these users on the list, and forget those whose marks are
+    found here; how many they are. `erase`:
+    forgets a user by id. Raises ValueError for marks of another key."""
+    store = context.store
+    again = list(users)
+    for user in erased.erased_users(store).users:
+        if not any(store.path(name(user.proof)).exists() for name in (layout.proof, layout.pending_erasure)):
+            again.append(user)
+    with erased.exclusive_lock(store):
+        key = erased.bind(store)
+        if other := sorted({key_of(user.mark) for user in again} - {key.id}):
+            raise ValueError(f"The list has marks of the key {', '.join(other)}, which is not in {store.keys.place}.")
+        for user in again:
+            erased.add(store, user)
+    listed = erased.Forgotten(again, key)
+    here = {id: entry for id in sorted(set(_ids(context))) if (entry := listed.entry(id)) is not None}
+    for id in here:
+        erase(id)
+    for user in again:
+        if not store.path(layout.proof(user.proof)).exists():
+            proof = ErasureProof(id=user.proof, mark=user.mark, requested=now, finished=now)
+            publish(store, proof, now)
+    return len({user.mark for user in here.values()})
+
+
+def _ids(context: StageContext) -> Iterator[str]:
+    """The owners of rows, as the table and our own spans have them."""
+    with open_lake(context.lake) as lake:
+        for batch in lake.batches(list(lake.digests()), lake.snapshot, ["user_id"]):
+            yield from (id for id in batch["user_id"].unique().to_pylist() if id is not None)
+    yield from places.owners(context.store, has_export=context.recipe.traces.source.kind == "demo")

@@ -5,7 +5,7 @@ which is not edited. A score or a feedback is of the owner of its trace, where t
 import hashlib
 import json
 import secrets
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -100,14 +100,11 @@ def served(store: Store, person: Person, has_export: bool) -> tuple[frozenset[st
         for path in paths:
             yield from of_lines(store, path, lambda line: _trace_of(line) in traces)
 
-    def place(name: str, removals: Callable[[Collection[Path]], Iterator[Removal]], paths: Collection[Path]) -> Place:
-        return of_files(name, partial(removals, paths))
-
     return traces, [
-        place("feedback at the gateway", said, feedback),
-        place("scores of the embedded export", said, scores),
-        place("spans of the gateway", rows, spans),
-        place("the embedded export", rows, calls),
+        of_files("feedback at the gateway", partial(said, feedback)),
+        of_files("scores of the embedded export", partial(said, scores)),
+        of_files("spans of the gateway", partial(rows, spans)),
+        of_files("the embedded export", partial(rows, calls)),
     ]
 
 

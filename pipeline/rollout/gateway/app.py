@@ -24,7 +24,6 @@ from pipeline.rollout.gateway.spans import Recorder
 from pipeline.rollout.gateway.split import (
     GatewayState,
     SlotReport,
-    SlotTable,
     SplitWatch,
     listed_slots,
     read_slots,
@@ -48,7 +47,7 @@ class Gateway:
         """Of a digest that no slot has, the slot file may know since a moment ago."""
         if self.proxy.table.slot_of(digest) is None and not self._settings.traffic.slots:
             with suppress(ValueError):
-                self.proxy.table = self._written()
+                self.proxy.table = read_slots(self._store, self._settings.model_name)
         return self.proxy.table.slot_of(digest) is not None
 
     @asynccontextmanager
@@ -72,7 +71,7 @@ class Gateway:
     async def _refresh(self) -> None:
         """Read the slots again. A table that can't be read, and a server that doesn't answer, leave what was."""
         try:
-            table, self._fault = self._written(), ""
+            table, self._fault = read_slots(self._store, self._settings.model_name), ""
             if urls := self._settings.traffic.slots:
                 name, before = self._settings.model_name, self.proxy.table
                 table, self._fault = await asyncio.to_thread(listed_slots, name, urls, CONNECT_S, before)
@@ -82,9 +81,6 @@ class Gateway:
         if table != self.proxy.table:
             self.proxy.table = table
             self._watch.reload()
-
-    def _written(self) -> SlotTable:
-        return read_slots(self._store, self._settings.model_name)
 
     def _state(self) -> GatewayState:
         split, proxy = self._watch.in_force(), self.proxy

@@ -10,8 +10,6 @@ from starlette.requests import ClientDisconnect, Request
 
 MOST_BODY_BYTES = 8 << 20
 """Of a request: a conversation of a million tokens has some four."""
-_NOT_FORWARDED = ("metadata",)
-"""Fields that are of the caller and of the traces, such as the expected answer: no server needs them."""
 
 
 class BadRequest(HTTPException):
@@ -49,7 +47,8 @@ class CallerRequest:
             self.fields: dict[str, Any] = _FIELDS.decode(body)
             self._check_messages()
             self.stream = "stream" in self.fields and bytes(self.fields["stream"]) == b"true"
-            self.metadata = self._metadata()
+            metadata = msgspec.json.decode(self.fields.get("metadata") or b"null")
+            self.metadata: dict[str, Any] = metadata if isinstance(metadata, dict) else {}
             named = self.text("safety_identifier") or self.text("user") or _as_text(self.metadata.get("user_id"))
             self.user = (_header(headers, b"x-user-id") if trusted else "") or named
             self.session = _header(headers, b"x-session-id") or self.text("prompt_cache_key")
@@ -58,10 +57,9 @@ class CallerRequest:
         self.unit, self.unit_kind = self.user or self.session, "user" if self.user else "session"
 
     def body(self, model: str) -> bytes:
-        """The request as the slot of `model` gets it."""
+        """The request as the slot of `model` gets it. Metadata, such as the expected answer, is the traces' alone."""
         fields = {**self.fields, "model": model}
-        for name in _NOT_FORWARDED:
-            fields.pop(name, None)
+        fields.pop("metadata", None)
         return _ENCODER.encode(fields)
 
     def text(self, name: str) -> str:
@@ -77,11 +75,6 @@ class CallerRequest:
             _TURNS.decode(raw)
         except msgspec.ValidationError as error:
             raise BadRequest(400, f"`messages` is no list of messages with a role ({error}). Send one.") from error
-
-    def _metadata(self) -> dict[str, Any]:
-        raw = self.fields.get("metadata")
-        value = None if raw is None else msgspec.json.decode(raw)
-        return value if isinstance(value, dict) else {}
 
 
 def _as_text(value: Any) -> str:

@@ -15,16 +15,11 @@ def foreign_header(scope: Scope, hosts: Collection[str]) -> Literal["host", "ori
     """The header that refuses a request: a Host that is none of `hosts`, names in lower case without a port, or an
     Origin that is not the Host."""
     sent = header_values(scope, b"host")
-    if len(sent) != 1 or host_name(sent[0]) not in hosts:
+    match = _HOST.fullmatch(sent[0]) if len(sent) == 1 else None
+    if match is None or match[1].decode("latin-1") not in hosts:
         return "host"
     origins = header_values(scope, b"origin")
     return "origin" if origins and [origin.partition(b"://")[2] for origin in origins] != sent else None
-
-
-def host_name(header: bytes) -> str:
-    """The name in a Host header, without its port; "" for none."""
-    match = _HOST.fullmatch(header.lower())
-    return match[1].decode("latin-1") if match else ""
 
 
 def header_values(scope: Scope, name: bytes) -> list[bytes]:

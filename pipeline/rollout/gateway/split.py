@@ -25,17 +25,12 @@ class ServedSlot(Record):
 
 
 class SlotTable(Record):
-    """All slots; no two hold one model."""
+    """All slots; no two hold one model. A split that names another one is not put into force."""
 
     slots: tuple[ServedSlot, ...] = ()
 
     def slot_of(self, digest: str) -> ServedSlot | None:
         return next((slot for slot in self.slots if slot.digest[:HEAD] == digest[:HEAD]), None)
-
-
-def write_slots(store: Store, model_name: str, slots: Sequence[ServedSlot]) -> None:
-    """Tell the gateway where each model is served. A split that names another one is not put into force."""
-    store.write(layout.slot_file(model_name), SlotTable(slots=tuple(slots)))
 
 
 def read_slots(store: Store, model_name: str) -> SlotTable:

@@ -235,7 +235,7 @@ class RolloutMachine(FailingWorld):
         rollout = state.rollout if of == "it" else of
         decision = RolloutDecision(action="approve", reason="looked at it", by=by, rollout=rollout)
         done = decide(self.ports(), decision, self.world.now)
-        due = state.phase is Phase.GATED and state.proposal.policy.needs_approval
+        due = state.phase is Phase.GATED and state.proposal.policy.approvers
         assert bool(done.refused) == (not due or of != "it" or by != "operator")
         assert not done.refused or self.world.state == state
 
@@ -295,7 +295,7 @@ class RolloutMachine(FailingWorld):
 
     def may_decide(self):
         state = self.world.state
-        waits = state.phase is Phase.GATED and state.proposal.policy.needs_approval
+        waits = state.phase is Phase.GATED and state.proposal.policy.approvers
         return ("approve",) if waits else ()
 
     @invariant()

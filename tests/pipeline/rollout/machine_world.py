@@ -140,7 +140,7 @@ class WitnessedRollout(RuleBasedStateMachine):
         proposal = events[0].proposal
         assert proposal is not None
         stage = WEIGHTS.index(after.canary_weight)
-        if proposal.policy.needs_approval:
+        if proposal.policy.approvers:
             approvals = [(e.rollout, e.by) for e in events if e.action == "approve"]
             assert approvals == [(proposal.rollout, "operator")]
         if self.wish is not None and self.wish[0] == after.rollout:

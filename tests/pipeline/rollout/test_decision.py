@@ -82,7 +82,7 @@ def test_only_a_held_rollout_can_be_resumed(world):
         assert decided(world, action).refused == "no rollout is active"
     world.observe()
     epoch = world.state.epoch
-    assert "is observing, and only a held one" in decided(world, "resume").refused
+    assert "is observing, and nothing is there to resume" in decided(world, "resume").refused
     assert "is observing, and nothing is there to approve" in decided(world, "approve").refused
     assert world.state.epoch == epoch
     world.tick_until("promoted")
@@ -168,7 +168,7 @@ def test_a_decision_that_was_overtaken_is_made_on_what_is_now(world):
         return create(name, record)
 
     world.store.create = overtaken
-    assert "rolling_back, and only a held one" in decided(world, "resume").refused
+    assert "rolling_back, and nothing is there to resume" in decided(world, "resume").refused
     assert (world.state.phase, world.weight()) == (Phase.ROLLING_BACK, 0)
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from pipeline.core import audit, layout
 from pipeline.core.storage import digest_json
-from pipeline.governance.erasure.late import blocked_iteration
+from pipeline.governance.erasure import blocked_iteration
 from pipeline.governance.erasure.records import ErasureProof, proofs
 from pipeline.registry import versions
 from pipeline.rollout.blocks import blocks

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.storage import Store
-from pipeline.governance.erasure import mirrored
-from pipeline.governance.erasure.late import blocked_iteration
+from pipeline.governance.erasure import blocked_iteration, mirrored
 from pipeline.rollout.blocks import ErasureBlock, block
 from pipeline.training.checkpoints.mirror import CLAIM, mark_of, place_of, remember
 from pipeline.training.journal import TrainingJournal

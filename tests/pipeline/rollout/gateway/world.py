@@ -19,7 +19,7 @@ from pipeline.recipe.rollout import GatewayTraffic
 from pipeline.rollout.gateway.app import application
 from pipeline.rollout.gateway.process import GatewayAddress, GatewaySettings, held_lock, running_gateway
 from pipeline.rollout.gateway.spans import RecordedRequest, recorded
-from pipeline.rollout.gateway.split import GatewaySplit, GatewayState, ServedSlot, read_slots, write_slots
+from pipeline.rollout.gateway.split import GatewaySplit, GatewayState, ServedSlot, SlotTable, read_slots
 from pipeline.rollout.router import Split, route
 from pipeline.serving.endpoint import served_name
 from tests.contexts import KEYS
@@ -153,7 +153,8 @@ def world(root: Path, is_process: bool = False, **traffic: Any) -> Generator[Wor
         slot_server(served_name(NAME, CANARY.digest)) as canary,
     ):
         refs = ((CHAMPION, champion), (CANARY, canary))
-        write_slots(store, NAME, [ServedSlot(digest=ref.digest, url=each.url, name=each.name) for ref, each in refs])
+        slots = tuple(ServedSlot(digest=ref.digest, url=each.url, name=each.name) for ref, each in refs)
+        store.write(layout.slot_file(NAME), SlotTable(slots=slots))
         given = settings_of(root, **traffic)
         with running_gateway(given, lambda line: None) if is_process else in_a_thread(given) as gateway:
             yield World(store, gateway, champion, canary)
