@@ -124,6 +124,7 @@ def test_what_decodes_starts_without_scikit_learn(entry: str) -> None:
 
 MAY_READ_THE_ENVIRONMENT = {
     "assets/environment.py": "the one place",
+    "pipeline/__init__.py": "a home, and no proxy to this machine, for every library and child",
     "pipeline/training/__main__.py": "torchrun's RANK",
     "pipeline/training/worker.py": "torchrun's RANK, and accelerate's settings for this process",
     "pipeline/training/journal.py": "torchrun's RANK",

@@ -47,6 +47,16 @@ class MarkKeys:
     def key(self, outside: Path, *, new: bool = False) -> MarkKey:
         """Raises ValueError when there is no key, or no valid one. `outside`: the data root, in which the file may not
         lie. `new`: there may be none yet."""
+        try:
+            return self._key(outside, new)
+        except OSError as error:
+            raise ValueError(
+                f"The key of the marks of forgotten users cannot be read or kept in {self.place} ({error.strerror}). "
+                "Put it into another file (the key that was used before, else that of openssl rand -hex 32), and name "
+                "that by PREFERENCE_TUNING_MARK_KEY_FILE."
+            ) from error
+
+    def _key(self, outside: Path, new: bool) -> MarkKey:
         if self.file is None:
             if not self._given:
                 raise ValueError(

@@ -16,7 +16,7 @@ SHORTEST = 8
 _SECRET_NAME = re.compile(
     r"(?i)(?:^|_|^PG)(?:(?<!ACCESS_)KEY|SECRET(?:_ACCESS_KEY)?|TOKEN|PASS(?:WORD|WD|PHRASE)?|CREDENTIALS?)$"
 )
-_ADDRESS_NAME = re.compile(r"(?i)_UR[IL]$")
+_ADDRESS_NAME = re.compile(r"(?i)_(UR[IL]|PROXY)$")
 _WHOLE_ADDRESS = "NOTIFY_URL"
 """A webhook's path is its key."""
 

@@ -155,7 +155,9 @@ def split_overrides(text: str) -> list[str]:
 
 def data_root_problem(data_root: str) -> str:
     """Why nothing may be written, swept or erased there; "" where it may. The folder need not exist yet."""
-    place = Path(data_root).expanduser().resolve()
+    if data_root.startswith("~"):
+        return f"{data_root} is a shell's short form. Write the path in full."
+    place = Path(data_root).resolve()
     what = ""
     if place.exists() and not place.is_dir():
         what = "no folder"

@@ -80,7 +80,7 @@ def fingerprint_over_http(endpoint: Endpoint, name: str) -> Fingerprint:
     import httpx2
 
     headers = {"Authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {}
-    with httpx2.Client(trust_env=False, timeout=TIMEOUT_S, headers=headers) as client:
+    with httpx2.Client(timeout=TIMEOUT_S, headers=headers) as client:
         turns = [[{"role": "user", "content": prompt}] for prompt in PROMPTS]
         return tuple(_answer(client, endpoint.url, name, turn) for turn in turns)
 

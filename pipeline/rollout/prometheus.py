@@ -104,7 +104,7 @@ class PrometheusLooks:
 
         url = self._section.url.rstrip("/")
         try:
-            with httpx2.Client(timeout=TIMEOUT_S, trust_env=False) as client:
+            with httpx2.Client(timeout=TIMEOUT_S) as client:
                 reply = client.post(f"{url}/api/v1/query", data={"query": query, "time": f"{at:.3f}"})
         except httpx2.TransportError as error:
             raise ConnectionError(f"Prometheus at {url} does not answer ({error!r})") from error

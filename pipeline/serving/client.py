@@ -1,7 +1,6 @@
 """HTTP to a model's server, as engines and the judge speak it: bounded in number, time and size, and tried again. It
-follows no redirect, uses no proxy of the environment, and logs no body and no key. A reply that leaves open what was
-answered, how it ended or how many tokens it took is refused. A client lives in an event loop (`AskingLoop`) that runs
-while the caller waits."""
+follows no redirect, and logs no body and no key. A reply that leaves open what was answered, how it ended or how many
+tokens it took is refused. A client lives in an event loop (`AskingLoop`) that runs while the caller waits."""
 
 import asyncio
 import json
@@ -70,7 +69,6 @@ class HttpClient:
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=in_flight),
             verify=system_certificates(),
             follow_redirects=False,
-            trust_env=False,
         )
         self._timeout_s, self._most_bytes = timeout_s, most_bytes
         self.slots = asyncio.Semaphore(in_flight)
@@ -94,7 +92,7 @@ class HttpClient:
                 return await self._received(response, bodies)
         except TimeoutError:
             return HttpReply(fault=HttpFault.TIMEOUT)
-        except (httpx2.ConnectError, httpx2.ConnectTimeout):
+        except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError):
             return HttpReply(fault=HttpFault.UNREACHABLE)
         except httpx2.TransportError:
             return HttpReply(fault=HttpFault.BROKEN)

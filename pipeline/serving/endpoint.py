@@ -75,7 +75,7 @@ def served_names(endpoint: Endpoint, timeout_s: float = 10.0) -> list[str]:
 
     headers = {"Authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {}
     try:
-        reply = httpx2.get(f"{endpoint.url}/models", headers=headers, timeout=timeout_s, trust_env=False)
+        reply = httpx2.get(f"{endpoint.url}/models", headers=headers, timeout=timeout_s)
         reply.raise_for_status()
         return [str(model["id"]) for model in reply.json()["data"]]
     except (httpx2.HTTPError, ValueError, LookupError, TypeError) as error:

@@ -1,8 +1,11 @@
 """How to reach the governed table, and its files' names. Outside `lake`, which imports the table's schema: a trainer,
 which imports the stages' context, must not import what reads rows."""
 
+from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Literal, Self
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -62,10 +65,18 @@ class LakeConfig(Record):
         """The properties of the catalogue and of every reader and writer of files."""
         return {
             "s3.region": "us-east-1",  # without one PyArrow asks AWS
+            **_proxy(self.properties),
             "py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO",
             **({"py-io-impl": FOLDER_IO, FOLDER: self.location} if self.movable else {}),
             **self.properties,
         }
+
+
+def _proxy(properties: Mapping[str, str]) -> dict[str, str]:
+    """PyArrow alone reads no HTTPS_PROXY."""
+    address = urlsplit(properties.get("s3.endpoint") or f"https://s3.{properties.get('s3.region')}.amazonaws.com")
+    proxy = "" if proxy_bypass(address.netloc) else getproxies().get(address.scheme, "")
+    return {"s3.proxy-uri": proxy} if proxy else {}
 
 
 def located(name: str, folder: str) -> str:

@@ -45,6 +45,9 @@ def test_keys_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     for given in ("not hexadecimal", "ab" * 8, f"{'ab' * 32} {'cd' * 32}"):
         with pytest.raises(ValueError, match="openssl rand -hex 32"):
             MarkKeys(given).key(root)
+    (tmp_path / "home").touch()
+    with pytest.raises(ValueError, match=r"home/mark-keys .* name that by PREFERENCE_TUNING_MARK_KEY_FILE"):
+        MarkKeys(file=tmp_path / "home" / "mark-keys", is_made=True).key(root, new=True)
     with pytest.raises(ValueError, match="without the key"):
         MarkKeys().key(root)
 

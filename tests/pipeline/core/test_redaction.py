@@ -77,12 +77,13 @@ def test_secrets_are_told_by_their_variables() -> None:
     variables = {
         **planted(),
         "MLFLOW_TRACKING_URI": "https://ann:pass0word@host",
+        "https_proxy": "http://ann:pr0xy-word@proxy:3128",
         "AWS_ACCESS_KEY_ID": "AKIA-no-secret",
         "MONKEY": "no-secret-either",
         "LAKE_CATALOGUE_URI": "https://host/v1?token=t0ken0000",
         "PATH": "/usr/bin:/bin",
     }
-    assert {*planted().values(), "pass0word", "t0ken0000"} <= set(secrets(variables))
+    assert {*planted().values(), "pass0word", "t0ken0000", "pr0xy-word"} <= set(secrets(variables))
     assert not {"AKIA-no-secret", "/usr/bin:/bin"} & set(secrets(variables))
 
 

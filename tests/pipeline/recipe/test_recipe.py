@@ -125,6 +125,7 @@ def test_a_persons_folder_is_no_data_root(tmp_path: Path, monkeypatch: pytest.Mo
     for place, what in (("project", "a project"), ("link", "a project"), ("home", "a home"), ("/", "a whole disk")):
         assert what in data_root_problem(str(tmp_path / place))
     assert data_root_problem(str(tmp_path / "project" / "data")) == ""
+    assert "in full" in data_root_problem("~/data")
     monkeypatch.chdir(tmp_path / "project")
     with pytest.raises(ValueError, match=rf"data_root: {tmp_path}/project is a project .*Name a folder of its own"):
         load(EMBEDDED, ["data_root=."])
