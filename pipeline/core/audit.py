@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from pipeline.core import layout
-from pipeline.core.storage import Record, Store, digest_json, locked, sync, write_atomically
+from pipeline.core.storage import Record, Store, append, digest_json, locked, write_atomically
 
 LOG, HEAD = layout.AUDIT_LOG, layout.AUDIT_HEAD
 START = "0" * 64
@@ -156,24 +156,10 @@ def _append(store: Store, head: Head, kind: Kind, subject: str, detail: Mapping[
     entry = bare.model_copy(update={"digest": bare.content_digest()})
     # The head announces the line before it is written: a line that was not announced is forged.
     store.write(HEAD, head.model_copy(update={"following": entry.digest}))
-    _add_line(store.path(LOG), entry.model_dump_json().encode() + b"\n")
+    append(store.path(LOG), entry.model_dump_json().encode() + b"\n", durable=True)
     with suppress(OSError):  # the line is there, and the next entry takes the head along, as after a crash
         store.write(HEAD, Head(n=entry.n, digest=entry.digest))
     return entry
-
-
-def _add_line(path: Path, line: bytes) -> None:
-    """Durable, or not there: after an error the caller can write it again."""
-    before = path.stat().st_size if path.exists() else 0
-    with path.open("ab", buffering=0) as log:  # unbuffered: a full disk leaves no bytes to write later
-        try:
-            left = memoryview(line)
-            while left:
-                left = left[log.write(left) :]
-            sync(log.fileno(), path)
-        except OSError:
-            os.truncate(path, before)
-            raise
 
 
 def _whole(store: Store, now: datetime) -> Head:

@@ -1,7 +1,6 @@
 """Append-only journals of what was computed or paid for, one JSON line an entry. An entry is in the file once `add`
 returns. Readers skip a last line that a kill cut, and the next writer removes it."""
 
-import os
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -11,7 +10,7 @@ import msgspec
 from pydantic import BaseModel
 
 from pipeline.core.removal import Removal, of_lines
-from pipeline.core.storage import Store, held, sync
+from pipeline.core.storage import Store, append_to, held_lines, sync
 
 
 class JournalEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -43,22 +42,16 @@ class Journal(Generic[E]):
         return list(read(self._path, self._kind, self._digest))
 
     def add(self, *entries: E) -> None:
-        """Raises OSError where the disk does not take them whole."""
+        """Raises OSError where the disk does not take them whole; then it has none of them."""
         lines = b"".join(_encode(msgspec.structs.replace(each, digest=self._digest)) + b"\n" for each in entries)
-        try:
-            with _opened(self._path) if self._descriptor is None else nullcontext(self._descriptor) as descriptor:
-                written = os.write(descriptor, lines)
-        except OSError as error:
-            problem = f"{self._path} cannot be written ({error.strerror})"
-            raise OSError(error.errno, f"{problem}. Make room on its disk, and run again.") from error
-        if written != len(lines):
-            raise OSError(f"{self._path} took a part of a line alone: make room on its disk, and run again.")
+        with held_lines(self._path) if self._descriptor is None else nullcontext(self._descriptor) as descriptor:
+            append_to(descriptor, self._path, lines)
 
 
 @contextmanager
 def open_journal(path: Path, kind: type[E], digest: str = "") -> Generator[Journal[E]]:
     """The journal, under its lock until the block ends."""
-    with _opened(path) as descriptor:
+    with held_lines(path) as descriptor:
         yield Journal(path, kind, digest, descriptor)
         sync(descriptor, path)
 
@@ -105,16 +98,6 @@ def forget(
 
     for path in sorted(paths):
         yield from of_lines(store, path, goes, left)
-
-
-@contextmanager
-def _opened(path: Path) -> Generator[int]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with held(path) as descriptor:
-        size = os.fstat(descriptor).st_size
-        if size and os.pread(descriptor, 1, size - 1) != b"\n":
-            os.ftruncate(descriptor, path.read_bytes().rfind(b"\n") + 1)
-        yield descriptor
 
 
 def _plain(value: Any) -> Any:

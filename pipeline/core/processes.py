@@ -3,6 +3,7 @@ that SIGKILL ends cannot stop its children: an orphaned training would write to 
 
 import ctypes
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -34,6 +35,13 @@ def die_with_parent(signum: signal.Signals = signal.SIGKILL, parent: int | None 
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
     if os.getppid() != parent:  # the parent died before the request was in force
         os.kill(os.getpid(), signum)
+
+
+def raise_file_limit() -> None:
+    """Let this process open as many files as its hard limit says; shells and services start it with 1,024."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with suppress(ValueError, OSError):  # a kernel that gives no process as many
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class PipedProcess(NamedTuple):

@@ -221,11 +221,38 @@ def held(path: Path) -> Generator[int]:
             os.close(descriptor)
 
 
-def append(path: Path, content: bytes) -> None:
+@contextmanager
+def held_lines(path: Path) -> Generator[int]:
+    """As `held`, of a file of lines and in a folder that is made: half a line that a kill left is cut off."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     with held(path) as descriptor:
-        left = memoryview(content)
+        size = end = os.fstat(descriptor).st_size
+        while end and not (block := os.pread(descriptor, min(end, 4096), max(0, end - 4096))).endswith(b"\n"):
+            end -= len(block) - block.rfind(b"\n") - 1
+        if end < size:
+            os.ftruncate(descriptor, end)
+        yield descriptor
+
+
+def append(path: Path, content: bytes, durable: bool = False) -> None:
+    """Whole lines at the end of a file, or nothing where it raises OSError."""
+    with held_lines(path) as descriptor:
+        append_to(descriptor, path, content, durable)
+
+
+def append_to(descriptor: int, path: Path, content: bytes, durable: bool = False) -> None:
+    """As `append`, to what `held_lines` gave."""
+    size, left = os.fstat(descriptor).st_size, memoryview(content)
+    try:
         while left:
             left = left[os.write(descriptor, left) :]
+        if durable:
+            os.fsync(descriptor)
+    except OSError as error:
+        if len(left) < len(content):
+            os.ftruncate(descriptor, size)
+        problem = f"{path} cannot be written ({error.strerror})"
+        raise OSError(error.errno, f"{problem}. Make room on its disk, and run again.") from error
 
 
 def sweep_unfinished(folder: Path) -> list[Path]:

@@ -22,6 +22,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from pipeline.core.conversation import TOOLS, as_message, in_one_form
+from pipeline.core.processes import raise_file_limit
 from pipeline.serving.chat_request import ChatRequest, read_request
 from pipeline.serving.inference import AnswerRequest, Sampling
 from pipeline.serving.loaded import LoadedModel, RequestRefused
@@ -187,6 +188,7 @@ def _refusal(status: int, message: str) -> Response:
 
 
 def main(folder: str, port: str, names: str, limit: str) -> None:
+    raise_file_limit()
     torch.set_num_threads(1)
     model = LoadedModel(folder, BATCH)
     model.generate([[0]], [0], Sampling(max_completion_tokens=1))  # loads the weights before it says that it is ready

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, TypeVar
 
 from pydantic import Field
 
-from pipeline.core.storage import Record
+from pipeline.core.storage import Record, append
 
 T = TypeVar("T")
 PREFIX = "training: "
@@ -44,15 +44,10 @@ class _Lines:
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if path.is_file() and path.stat().st_size and not path.read_bytes().endswith(b"\n"):
-                self._append("")  # what comes next must not be glued to a line that a kill cut short
 
     def _append(self, line: str) -> None:
         if self._path is not None:
-            with self._path.open("a", encoding="utf-8") as stream:
-                stream.write(f"{line}\n")
+            append(self._path, f"{line}\n".encode())
 
 
 class TrainingJournal(_Lines):

@@ -52,7 +52,8 @@ def series(expression: str) -> set[str]:
 
 def exported() -> set[str]:
     """What the gateway says, from its own code, and what the servers and the cluster say."""
-    state = GatewayState(split=None, expired=False, refused="", slots=(), slots_fault="", served=0, recorded=0, pid=1)
+    none = {"split": None, "expired": False, "refused": "", "slots": (), "slots_fault": "", "recorder_fault": ""}
+    state = GatewayState.model_validate({**none, "served": 0, "recorded": 0, "unrecorded": 0, "pid": 1})
     own = re.findall(r"^# TYPE (\w+)", exposition(state, "desk"), re.MULTILINE)
     return {*own, FINISHED, LATENCY} | OTHERS
 

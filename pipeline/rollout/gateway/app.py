@@ -15,7 +15,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pipeline.core.storage import Store
-from pipeline.rollout.gateway.asked import BadRequest, limited_body
+from pipeline.rollout.gateway.asked import BadRequest, Shortage, limited_body
 from pipeline.rollout.gateway.door import LOOPBACK, foreign_header, header_values
 from pipeline.rollout.gateway.feedback import record_feedback
 from pipeline.rollout.gateway.process import GatewaySettings
@@ -75,7 +75,7 @@ class Gateway:
             if urls := self._settings.traffic.slots:
                 name, before = self._settings.model_name, self.proxy.table
                 table, self._fault = await asyncio.to_thread(listed_slots, name, urls, CONNECT_S, before)
-        except ValueError as error:
+        except (OSError, ValueError) as error:
             self._fault = str(error)
             return
         if table != self.proxy.table:
@@ -92,6 +92,8 @@ class Gateway:
             slots_fault=self._fault,
             served=proxy.served,
             recorded=self._recorder.recorded,
+            unrecorded=max(0, proxy.served - self._recorder.recorded - len(self._recorder.waiting)),
+            recorder_fault=self._recorder.fault,
             pid=os.getpid(),
         )
 
@@ -125,6 +127,7 @@ def exposition(state: GatewayState, model: str) -> str:
     families: dict[str, tuple[str, dict[str, int]]] = {
         "served_total": ("Answers that callers got, errors included.", {own: state.served}),
         "recorded_total": ("Of those, the ones whose spans are in a file.", {own: state.recorded}),
+        "unrecorded_total": ("Of those, the ones whose spans will be in none.", {own: state.unrecorded}),
         "canary_weight_percent": ("Share of the traffic that the split gives to the canary.", {own: weight}),
         "lease_ended": ("1 where the split's lease was not renewed: the champion serves alone.", {own: state.expired}),
         "in_flight": ("Requests that a slot is answering.", in_flight),
@@ -138,11 +141,12 @@ def exposition(state: GatewayState, model: str) -> str:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    """Also a path or a method that is not the gateway's."""
-    assert isinstance(error, HTTPException), "it is the handler of those"
+    """Also a path or a method that is not the gateway's, and what its disk does not take."""
+    error = Shortage(f"cannot do this now ({os.strerror(error.errno or 0)}).") if isinstance(error, OSError) else error
+    assert isinstance(error, HTTPException), "it is the handler of those two"
     message = f"The gateway has no {request.method} {request.url.path}. It serves chat completions below /v1."
     message = error.detail if isinstance(error, BadRequest) else message
-    return JSONResponse(error_body(error.status_code, message), error.status_code)
+    return JSONResponse(error_body(error.status_code, message), error.status_code, error.headers)
 
 
 def application(settings: GatewaySettings) -> ASGIApp:
@@ -157,7 +161,8 @@ def application(settings: GatewaySettings) -> ASGIApp:
         Route("/-/split", gateway.state),
         Route("/-/metrics", gateway.metrics),
     ]
-    app = Starlette(routes=routes, lifespan=gateway.running, exception_handlers={HTTPException: _refused})
+    handlers = {HTTPException: _refused, OSError: _refused}
+    app = Starlette(routes=routes, lifespan=gateway.running, exception_handlers=handlers)
     app.router.redirect_slashes = False
     hosts = frozenset((*LOOPBACK, *(host.lower() for host in settings.traffic.allowed_hosts)))
 

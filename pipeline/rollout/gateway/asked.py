@@ -16,6 +16,13 @@ class BadRequest(HTTPException):
     """A request that reaches no model."""
 
 
+class Shortage(BadRequest):
+    """The gateway lacks files or room, which says nothing of a model. The connection, a file too, is closed."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(503, f"The gateway {what} Try again.", {"connection": "close", "retry-after": "1"})
+
+
 async def limited_body(request: Request) -> bytearray:
     """Raises BadRequest for one that is too long, or compressed."""
     if request.headers.get("content-encoding", "identity") != "identity":

@@ -44,14 +44,13 @@ class FeedbackRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 def record_feedback(store: Store, model_name: str, body: bytes | bytearray, with_text: bool) -> str:
     """Keep feedback on what one model's gateway answered; returns the trace id. Blocks for files. `with_text`: whether
-    comments are kept. Raises BadRequest for what is no feedback."""
+    comments are kept. Raises BadRequest for what is no feedback, OSError where the disk does not take it."""
     try:
         given = msgspec.json.decode(body, type=FeedbackRequest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         says = "Send the answer's x-request-id as id, and score: up, down, or a number from 0 to 1."
         raise BadRequest(400, f"This is no feedback ({error}). {says}") from error
     folder, now = store.path(layout.feedback(model_name)), time.time()
-    folder.mkdir(parents=True, exist_ok=True)
     day = datetime.fromtimestamp(now, UTC).date().isoformat()
     append(folder / f"{day}-{os.getpid()}.jsonl", _line(given, with_text, now))
     return given.id

@@ -13,9 +13,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from pipeline.rollout.gateway.asked import BadRequest, CallerRequest, limited_body
+from pipeline.rollout.gateway.asked import BadRequest, CallerRequest, Shortage, limited_body
 from pipeline.rollout.gateway.process import GatewaySettings
-from pipeline.rollout.gateway.spans import Recorder, Served, Try
+from pipeline.rollout.gateway.spans import MOST_WAITING, Recorder, Served, Try
 from pipeline.rollout.gateway.split import ServedSlot, SlotTable, SplitWatch
 from pipeline.rollout.gateway.upstream import Opened, SlotFailed, StreamBroken, Upstream
 from pipeline.rollout.router import Arm, route
@@ -61,7 +61,8 @@ class _Caller(Request):
         if isinstance(body, bytes):
             await self._respond(Response(body, opened.status, headers))
         else:
-            await self._respond(StreamingResponse(body, 200, {**headers, "cache-control": "no-cache"}))
+            headers |= {"cache-control": "no-cache", "x-accel-buffering": "no"}
+            await self._respond(StreamingResponse(body, 200, headers))
 
     async def refuse(self, failed: SlotFailed, trace_id: str) -> None:
         """Say why there is no answer: in the server's own words, where one refused."""
@@ -98,12 +99,20 @@ class Proxy:
         caller = _Caller(scope, receive, send)
         asked = CallerRequest(await limited_body(caller), dict(scope["headers"]), self._trusted)
         served, champion, canary = self._routed(asked)
+        why = ""  # an error of ours: it is logged by the server
         try:
+            if sum(self.in_flight.values()) >= self.upstream.limit:
+                raise Shortage(f"answers {self.upstream.limit} requests at once, and no more.")
+            if len(self._recorder.waiting) >= MOST_WAITING:
+                raise Shortage("has too many requests that wait for its disk.")
             await self._answer(served, champion, canary, caller)
+        except Shortage as short:
+            why, short.headers = short.detail, {**(short.headers or {}), **_identified(served.trace_id)}
+            raise
         finally:
             self.served += 1
-            if not served.tries:  # an error of ours: it is logged by the server
-                served.tries.append(_try_of(champion, "champion").ended(error="gateway"))
+            if not served.tries:
+                served.refused(why)
             self._recorder.add(served)
 
     def _routed(self, asked: CallerRequest) -> tuple[Served, ServedSlot, ServedSlot | None]:
@@ -136,7 +145,7 @@ class Proxy:
 
     async def _ask(self, served: Served, slot: ServedSlot, arm: Arm, caller: _Caller) -> SlotFailed | None:
         """Ask one slot and pass its answer on; why it gave none, before a byte of it was passed on."""
-        turn, opened = _try_of(slot, arm), None
+        turn, opened = Try(arm, slot.digest, slot.name, time.time_ns()), None
         self.in_flight[slot.digest] += 1
         try:
             opened = await self._opened(served, slot, caller)
@@ -189,7 +198,3 @@ async def _pass_on(served: Served, turn: Try, opened: Opened, caller: _Caller) -
     await caller.reply(opened, events(opened.events), served.trace_id)
     error = "stream_broken" if broke_off else ""
     served.tries.append(turn.ended(pieces, error=error, message=broke_off, aborted=not complete and not error))
-
-
-def _try_of(slot: ServedSlot, arm: Arm) -> Try:
-    return Try(arm, slot.digest, slot.name, time.time_ns())

@@ -67,6 +67,11 @@ class Served(msgspec.Struct):
     weight: int = 0
     tries: list[Try] = []
 
+    def refused(self, why: str) -> None:
+        """By the gateway itself: of no model, no arm and no rollout."""
+        self.arm, self.rollout, self.epoch, self.weight = "", "", 0, 0
+        self.tries.append(Try("", "", "", time.time_ns()).ended(error="gateway", message=why))
+
 
 def unit_hash(rollout: str, unit: str) -> str:
     """A unit as evidence knows it: salted by the rollout, so that users cannot be followed from one to the next."""
@@ -90,8 +95,8 @@ def _span(served: Served, number: int, with_text: bool) -> dict[str, Any]:
     error = tried.error or ("error_in_stream" if reply.error else "")
     attributes: dict[str, Any] = {
         "rollout.id": served.rollout,
-        "rollout.arm": served.arm,
-        "rollout.served_by": tried.served_by,
+        "rollout.arm": served.arm or None,
+        "rollout.served_by": tried.served_by or None,
         "rollout.epoch": served.epoch,
         "rollout.weight": served.weight,
         "rollout.unit": unit_hash(served.rollout, served.unit),
@@ -99,12 +104,12 @@ def _span(served: Served, number: int, with_text: bool) -> dict[str, Any]:
         "rollout.aborted": tried.aborted or None,
         "gen_ai.operation.name": "chat",
         "gen_ai.request.model": asked.text("model") or None,
-        "gen_ai.response.model": tried.model,
+        "gen_ai.response.model": tried.model or None,
         "gen_ai.response.id": reply.id or None,
         "gen_ai.response.finish_reasons": [finish] if finish else None,
         "gen_ai.usage.input_tokens": reply.input_tokens,
         "gen_ai.usage.output_tokens": reply.output_tokens,
-        "model.digest": tried.digest,
+        "model.digest": tried.digest or None,
         "error.type": error or None,
     }
     if with_text:  # of a failed try too: it is an earlier call for the same message
@@ -117,7 +122,7 @@ def _span(served: Served, number: int, with_text: bool) -> dict[str, Any]:
     return {
         "traceId": served.trace_id,
         "spanId": hashlib.sha256(f"{served.trace_id}/{number}".encode()).hexdigest()[:16],
-        "name": f"chat {tried.model}",
+        "name": f"chat {tried.model}".strip(),
         "kind": 3,
         "startTimeUnixNano": str(tried.start),
         "endTimeUnixNano": str(tried.end),
@@ -156,53 +161,60 @@ def _value(value: Any) -> dict[str, Any]:
 _RESOURCE = {"attributes": otlp_attributes([("service.name", "gateway")])}
 _ENCODE = msgspec.json.Encoder().encode
 
-FLUSH_S = 0.05
-MOST_WAITING = 100_000
-"""Requests that wait for a disk; more are dropped, and the counts show it."""
+FLUSH_S, RETRY_S = 0.05, 1.0
+"""Between two writes, and after one that failed."""
+MOST_WAITING, BATCH = 100_000, 500
+"""Requests that wait for a disk, beside those under way: more are refused. And those of one write."""
 _log = logging.getLogger("uvicorn.error")
 
 
 class Recorder:
-    """Writes what was served, in a thread. `recorded`: how many requests are in a file."""
+    """Writes what was served, in a thread. `recorded`: how many requests are in a file. `fault`: why some had to wait,
+    the last time that they had to."""
 
     def __init__(self, store: Store, model_name: str, with_text: bool) -> None:
         self._served, self._with_text = store.path(layout.served(model_name)), with_text
-        self._waiting: deque[Served] = deque(maxlen=MOST_WAITING)
+        self.waiting: deque[Served] = deque()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._write_all, name="recorder", daemon=True)
-        self.recorded = 0
+        self.recorded, self.fault = 0, ""
 
     def start(self) -> None:
-        self._served.mkdir(parents=True, exist_ok=True)
         self._thread.start()
 
     def add(self, served: Served) -> None:
-        self._waiting.append(served)
+        if served.tries[-1].served_by or len(self.waiting) < MOST_WAITING:  # what is refused for that is not kept
+            self.waiting.append(served)
 
     def close(self) -> None:
         self._closing.set()
         self._thread.join()
 
     def _write_all(self) -> None:
-        over = False
+        over, pause = False, FLUSH_S
         while not over:
-            over = self._closing.wait(FLUSH_S)
-            self._append([self._waiting.popleft() for _ in range(len(self._waiting))])
+            over, pause = self._closing.wait(pause), FLUSH_S
+            try:
+                for _ in range(0, len(self.waiting), BATCH):
+                    self._append()
+            except OSError as error:
+                self.fault, pause = str(error), RETRY_S
+                _log.error("%d requests wait to be recorded: %s", len(self.waiting), error)
 
-    def _append(self, batch: list[Served]) -> None:
+    def _append(self) -> None:
+        """Write those that wait longest. Raises OSError where the disk does not take them, and they wait on."""
         now, lines = time.time(), list[bytes]()
+        batch = [self.waiting[place] for place in range(min(BATCH, len(self.waiting)))]
         for served in batch:
             try:
                 lines.append(line(served, self._with_text, now))
             except Exception:  # the boundary of one request: whatever it holds, the others are recorded
                 _log.exception("A request could not be recorded")
         day = datetime.fromtimestamp(now, UTC).date().isoformat()
-        try:
-            if lines:
-                append(self._served / f"{day}-{os.getpid()}.jsonl", b"".join(lines))
-                self.recorded += len(lines)
-        except OSError:
-            _log.exception("%d requests could not be recorded", len(lines))
+        append(self._served / f"{day}-{os.getpid()}.jsonl", b"".join(lines))
+        self.recorded += len(lines)
+        for _ in batch:
+            self.waiting.popleft()
 
 
 LATE_S = 60.0

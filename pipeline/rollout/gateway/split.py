@@ -115,8 +115,8 @@ class SplitWatch:
         with suppress(OSError):
             stat = self._path.stat()
             if (stat.st_ino, stat.st_mtime_ns, stat.st_size) != self._read_as:
-                self._read_as = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
                 self._load()
+                self._read_as = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
         if self.split is None or not self.expired:
             return self.split
         return self.split.model_copy(update={"champion_weight": 100, "canary_weight": 0, "expires_at": None})
@@ -136,6 +136,8 @@ class SplitWatch:
             read = read_split(self._store, self._model_name)
         except (OSError, ValueError) as error:
             self.refused = f"{self._path.name} cannot be read as a split ({error}). Apply the split again."
+            if isinstance(error, OSError):  # the next request tries again
+                raise
             return
         if read is None:  # removed since it was looked at
             return
@@ -176,6 +178,10 @@ class GatewayState(Record):
     """Answers that callers got, errors included."""
     recorded: int
     """Of those, the ones whose spans are in a file."""
+    unrecorded: int
+    """Of those, the ones whose spans will be in none. The others wait for the disk."""
+    recorder_fault: str
+    """Why some had to wait, the last time that they had to."""
     pid: int
 
 

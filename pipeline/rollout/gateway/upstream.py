@@ -3,13 +3,17 @@ have been. An answer is 200 without an error in it; a refusal of this one reques
 read; all else is a failure of the slot."""
 
 import asyncio
+import errno
+import os
 import re
+import resource
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import aiohttp
 import msgspec
 
+from pipeline.rollout.gateway.asked import Shortage
 from pipeline.rollout.gateway.split import ServedSlot
 
 REFUSALS = (400, 413, 422)
@@ -18,7 +22,8 @@ SILENT_S = 600.0
 """Longest silence of a slot."""
 KEEP_IDLE_S = 4.0
 """Shorter than the 5 s after which servers like vLLM close an idle connection, lest that happens under a request."""
-MOST_CONNECTIONS = 1_000
+MOST_STREAMS, SPARE_FILES = 10_000, 48
+"""Requests under way, at most; open files that are no connection."""
 KEPT_HEADERS = ("Content-Type", "Retry-After", "Retry-After-Ms", "X-Should-Retry")
 """Of an answer: the last three are what OpenAI's clients (3.54) go by when they ask again."""
 DONE = (b"data: [DONE]", b"data:[DONE]")
@@ -55,14 +60,20 @@ class SlotFailed(Exception):
         self.kind, self.status, self.refusal = kind, status, refusal
 
 
+def most_streams() -> int:
+    """How many requests may be under way: each has two files, and a fifth is for callers who ask nothing or wait."""
+    return max(4, min(MOST_STREAMS, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - SPARE_FILES) * 2 // 5))
+
+
 class Upstream:
-    """Pooled connections to the slots while its block runs, in one event loop."""
+    """Pooled connections to the slots while its block runs, in one event loop. `limit`: requests under way."""
 
     _session: aiohttp.ClientSession
 
     async def __aenter__(self) -> None:
+        self.limit = most_streams()
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=MOST_CONNECTIONS, keepalive_timeout=KEEP_IDLE_S),
+            connector=aiohttp.TCPConnector(limit=self.limit, keepalive_timeout=KEEP_IDLE_S),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENT_S),
             cookie_jar=aiohttp.DummyCookieJar(),
             skip_auto_headers=("User-Agent", "Accept-Encoding"),
@@ -72,7 +83,8 @@ class Upstream:
         await self._session.close()
 
     async def ask(self, slot: ServedSlot, body: bytes, headers: dict[str, str], stream: bool) -> Opened:
-        """Raises SlotFailed when there is no answer, or none before the first event of a stream."""
+        """Raises SlotFailed when there is no answer, or none before the first event of a stream; Shortage when the
+        gateway cannot ask."""
         url = f"{slot.url.rstrip('/')}/chat/completions"
         try:
             response = await self._post(url, body, headers)
@@ -85,16 +97,16 @@ class Upstream:
         return _whole(response.status, response.headers, content)
 
     async def _post(self, url: str, body: bytes, headers: dict[str, str]) -> aiohttp.ClientResponse:
-        """Asked again where the connection was closed before a byte came: it may have been idle for too long."""
+        """Asked again where no byte came: the connection may have been closed after it was idle for too long."""
         try:
             return await self._session.post(url, data=body, headers=headers, allow_redirects=False)
-        except aiohttp.ClientConnectorError:
-            raise
         except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
             return await self._session.post(url, data=body, headers=headers, allow_redirects=False)
 
 
-def _failed(error: BaseException) -> SlotFailed:
+def _failed(error: BaseException) -> SlotFailed | Shortage:
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+        return Shortage(f"cannot open a connection to the model's server ({os.strerror(error.errno)}).")
     if isinstance(error, aiohttp.ServerTimeoutError | TimeoutError):
         return SlotFailed("timeout", "The model's server did not answer in time.", 504)
     if isinstance(error, aiohttp.ClientConnectorError):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from pipeline.core.journal import Journal, JournalEntry, forget, latest, open_journal, read
 from pipeline.core.removal import make
 from pipeline.core.storage import Record, Store, write_atomically
+from tests.full_disk import full_disk
 
 ROOT = Path(__file__).parents[3]
 
@@ -49,13 +51,13 @@ def test_entries_are_there_again_for_every_opening(path: Path) -> None:
     assert list(read(path.with_name("none.jsonl"), Line)) == []
 
 
-@pytest.mark.parametrize("cut", [1, 2, 40])
+@pytest.mark.parametrize("cut", [1, 2, 40, 20_000])
 def test_a_line_that_was_cut_is_nothing_and_is_cut_off(path: Path, cut: int) -> None:
-    Journal(path, Line).add(line("a"), line("b"))
+    Journal(path, Line).add(line("a"), line("b", text="four" * 5000))
     whole = path.read_bytes()
     path.write_bytes(whole[:-cut])
     assert [each.key for each in read(path, Line)] == ["a"], "a reader takes no lock"
-    Journal(path, Line).add(line("b"))
+    Journal(path, Line).add(line("b", text="four" * 5000))
     assert path.read_bytes() == whole
 
 
@@ -74,25 +76,19 @@ def test_lines_of_another_digest_are_refused(path: Path) -> None:
         Journal(path, Line, "other").read()
 
 
-@pytest.mark.parametrize("error", [None, OSError(28, "No space left on device")])
-def test_a_full_disk_is_an_error_and_loses_one_entry(
-    path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError | None
-) -> None:
-    write = os.write
-
-    def full(descriptor: int, content: bytes) -> int:
-        if error is not None:
-            raise error
-        return write(descriptor, content[:20])
-
-    with open_journal(path, Line) as journal:
+@pytest.mark.parametrize("room", [0, 20, 150])
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_full_disk_is_an_error_and_keeps_nothing_half(path: Path, room: int, is_open: bool) -> None:
+    entries = [line(key, text="x" * 80) for key in "bc"]
+    with ExitStack() as stack:
+        journal = stack.enter_context(open_journal(path, Line)) if is_open else Journal(path, Line)
         journal.add(line("a"))
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "write", full)
-            with pytest.raises(OSError, match=r"a\.jsonl .*[Mm]ake room"):
-                journal.add(line("b"))
-    with open_journal(path, Line) as journal:
-        assert [each.key for each in journal.read()] == ["a"]
+        before = path.read_bytes()
+        with full_disk(path, room), pytest.raises(OSError, match=r"a\.jsonl cannot be written .* Make room"):
+            journal.add(*entries)
+        assert path.read_bytes() == before
+        journal.add(*entries)
+    assert [each.key for each in read(path, Line)] == ["a", "b", "c"]
 
 
 WRITER = """
