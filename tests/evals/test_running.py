@@ -86,7 +86,7 @@ def test_a_full_disk_ends_in_words_and_the_run_goes_on(
     monkeypatch.setenv("SERVING_URL", server.url)
 
     def full(descriptor: int, content: bytes) -> int:
-        if b'"answer":' in content and kept(tmp_path) >= 30:
+        if b'"answer":' in bytes(content) and kept(tmp_path) >= 30:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return write(descriptor, content)
 
