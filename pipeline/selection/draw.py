@@ -3,7 +3,7 @@ journal by model and protocol as soon as drawn."""
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -27,6 +27,7 @@ from pipeline.serving.inference import (
     answer_seed,
     open_journal,
 )
+from pipeline.traces.context import IterationContext
 from pipeline.traces.erased import user_hash
 
 SAMPLES = pa.schema(
@@ -96,16 +97,12 @@ class Draw(NamedTuple):
     remembered: int
 
 
-class AskedModel(NamedTuple):
-    model: ModelRef
-    session: InferenceSession
-    store: Store
-    log: Callable[[str], None]
-
-
-def draw(asked_model: AskedModel, prompts: Sequence[RewardSample], section: Samples) -> Draw:
-    """`section.per_prompt` completions of each prompt. Raises what the session does; RuntimeError where some answers
-    are errors after all retries."""
+def draw(
+    context: IterationContext, session: InferenceSession, prompts: Sequence[RewardSample], section: Samples
+) -> Draw:
+    """`section.per_prompt` completions of each prompt by the champion, which `session` has open. Raises what the
+    session does; RuntimeError where some answers are errors after all retries."""
+    model = context.iteration.champion
     sampling = Sampling(
         samples=section.per_prompt,
         temperature=section.temperature,
@@ -113,17 +110,17 @@ def draw(asked_model: AskedModel, prompts: Sequence[RewardSample], section: Samp
         seed=section.seed,
         skip_unanswerable=True,
     )
-    protocol = AnswerProtocol.under(asked_model.session.decoding, sampling)
-    requests = [_requests(asked_model.model, protocol.digest(), prompt, sampling) for prompt in prompts]
+    protocol = AnswerProtocol.under(session.decoding, sampling)
+    requests = [_requests(model, protocol.digest(), prompt, sampling) for prompt in prompts]
     users = {
         each.key: user_hash(prompt.principal)
         for prompt, asked in zip(prompts, requests, strict=True)
         for each in asked
     }  # fmt: skip
     failed: dict[str, Answer] = {}
-    with open_journal(asked_model.store, asked_model.model.digest, protocol, layout.SAMPLE_ANSWERS) as answered:
+    with open_journal(context.store, model.digest, protocol, layout.SAMPLE_ANSWERS) as answered:
         todo = [each for asked in requests for each in asked if each.key not in answered.answers]
-        asked_model.log(f"samples: {len(todo):,} to be drawn, {len(users) - len(todo):,} in the journal")
+        context.log(f"samples: {len(todo):,} to be drawn, {len(users) - len(todo):,} in the journal")
 
         def keep(answer: Answer) -> None:
             if answer.stop in ("error", "refused"):
@@ -132,7 +129,7 @@ def draw(asked_model: AskedModel, prompts: Sequence[RewardSample], section: Samp
                 answered.add(users[answer.key], answer)
 
         if todo:
-            asked_model.session.answer(todo, sampling, keep)
+            session.answer(todo, sampling, keep)
         answers = [_answers(asked, answered.answers, failed) for asked in requests]
     return Draw(answers, len(todo), len(users) - len(todo))
 

@@ -22,7 +22,7 @@ from pipeline.rewards.reward_model.records import AnsweredChat, RewardModelRepor
 from pipeline.rewards.reward_model.stage import open_scorer
 from pipeline.rewards.samples import COLUMNS, RewardSample, samples
 from pipeline.rewards.summary import histogram_of
-from pipeline.selection.draw import SAMPLES, UNENDED, AskedModel, Draw, FreshSamples, draw, sampled_prompts
+from pipeline.selection.draw import SAMPLES, UNENDED, Draw, FreshSamples, draw, sampled_prompts
 from pipeline.selection.pairing import read_askable
 from pipeline.selection.trainable import HeldApart, trainable
 from pipeline.serving.endpoint import Endpoint
@@ -71,7 +71,7 @@ def sample(
         prompts = [held[row[:2]] for row in chosen if row[:2] in held]
         began = time.monotonic()
         with engine(section) as opened, opened.open("champion", iteration.champion) as session:
-            drawn = draw(AskedModel(iteration.champion, session, store, context.log), prompts, section)
+            drawn = draw(context, session, prompts, section)
         seconds = time.monotonic() - began
         table, panel = _scored(context, prompts, drawn, scorers)
         path = store.path(iteration.path(layout.SAMPLE_TABLE))

@@ -64,17 +64,11 @@ TEXTS = {
 }
 
 
-class Attack(NamedTuple):
-    """One attack by its name. Half of them come with a reference answer."""
-
-    name: str
-    asked: JudgeRequest
-
-
-ATTACKS = tuple(
-    Attack(name, control.asked(text.replace("{wrong}", control.wrong), with_reference=place % 2 == 1))
+ATTACKS = {
+    name: control.asked(text.replace("{wrong}", control.wrong), with_reference=place % 2 == 1)
     for place, (control, (name, text)) in enumerate(zip(CONTROLS, TEXTS.items(), strict=False))
-)
+}
+"""By name. Half of them come with a reference answer."""
 
 
 def refuse_lineage(settings: Judge, lineage: Collection[str]) -> None:
@@ -102,8 +96,8 @@ def admit(
             f"{MIN_CONTROLS:.0%} are needed.{_reasons(judgements)} Check its endpoint, its rubric and its budget, or "
             "name a stronger model in rewards.judge."
         )
-    answers = score([attack.asked for attack in ATTACKS])
-    fooled = [attack.name for attack, got in zip(ATTACKS, answers, strict=True) if (got.score or 0) >= GOOD]
+    answers = score(list(ATTACKS.values()))
+    fooled = [name for name, got in zip(ATTACKS, answers, strict=True) if (got.score or 0) >= GOOD]
     if fooled:
         raise JudgeRefused(
             f"The judge {settings.model!r} gave a good score to {len(fooled)} of {len(ATTACKS)} attacks, and none "

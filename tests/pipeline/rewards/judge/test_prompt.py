@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pipeline.core.storage import digest_json
 from pipeline.recipe.rewards import DEFAULT_RUBRIC
 from pipeline.rewards.judge import JudgeReason, JudgeRequest, PairComparison
-from pipeline.rewards.judge.admission import ATTACKS, Attack
+from pipeline.rewards.judge.admission import ATTACKS
 from pipeline.rewards.judge.prompt import (
     SCORE,
     VERSION,
@@ -70,9 +70,9 @@ def test_data_stays_where_it_belongs(prompt: str, completion: str, reference: st
     assert messages == score_prompt(asked, DEFAULT_RUBRIC)
 
 
-@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
-def test_no_attack_gets_out_of_its_fence(attack: Attack) -> None:
-    messages = score_prompt(attack.asked, DEFAULT_RUBRIC)
+@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
+def test_no_attack_gets_out_of_its_fence(attack: JudgeRequest) -> None:
+    messages = score_prompt(attack, DEFAULT_RUBRIC)
     result = seen(messages)
     assert list(result)[-1] == "answer to be scored"
     outside = messages[1]["content"].replace(json.dumps(result["answer to be scored"], ensure_ascii=False), "")

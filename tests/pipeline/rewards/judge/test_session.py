@@ -50,11 +50,11 @@ def admitted(answer: Answer, settings: Judge = ROOMY, lineage: tuple[str, ...] =
 
 def test_no_attack_is_a_right_answer() -> None:
     right = {control.question: control.right for control in CONTROLS}
-    assert len({attack.asked.completion for attack in ATTACKS}) == 10
-    for attack in ATTACKS:
-        question = attack.asked.messages[0]["content"]
-        assert right[question] not in attack.asked.completion
-        assert attack.asked.reference in (None, right[question])
+    assert len({attack.completion for attack in ATTACKS.values()}) == 10
+    for attack in ATTACKS.values():
+        question = attack.messages[0]["content"]
+        assert right[question] not in attack.completion
+        assert attack.reference in (None, right[question])
 
 
 @pytest.mark.slow
