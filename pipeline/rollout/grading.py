@@ -14,6 +14,7 @@ from pipeline.core.storage import Store, digest_json
 from pipeline.recipe import Recipe
 from pipeline.recipe.rewards import Rewards, VerifierKind
 from pipeline.recipe.section import Operational, settings
+from pipeline.rewards.feedback import user_scores
 from pipeline.rewards.findings import FindingLine, journal, key_of, settled, spent
 from pipeline.rewards.judge import Endpoint, Judgement, JudgeReason, JudgeRequest, JudgeSession, open_judge
 from pipeline.rewards.judge_stage import judgement_fields
@@ -21,7 +22,6 @@ from pipeline.rewards.verifiers import VERSION, Grader, VerifierTask
 from pipeline.rollout.evidence import complete_until
 from pipeline.rollout.router import Arm
 from pipeline.serving.inference import Messages
-from pipeline.traces.scores import RETRY
 
 GOOD = (4 - 1) / 4
 """A judge's 4, in [0, 1]."""
@@ -146,16 +146,6 @@ def _outcome(line: FindingLine) -> str:
 
 def label_digest_of(rewards: Rewards) -> str:
     return digest_json([settings(rewards, Operational), VERSION])
-
-
-def user_scores(feedback: Sequence[Mapping[str, Any]]) -> list[float]:
-    """What users said of an answer, a mean for each name of a score; questions asked again are none."""
-    by_name: dict[str, list[float]] = defaultdict(list)
-    for score in feedback:
-        value = score["value"]
-        if value is not None and score["name"] != RETRY:
-            by_name[score["name"]].append(value)
-    return [fmean(values) for values in by_name.values()]
 
 
 LIKED = 0.5
