@@ -16,7 +16,6 @@ from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.selection.consent import consented
 from pipeline.selection.cost import expect, parameters
 from pipeline.selection.draw import FreshSamples
-from pipeline.selection.evidence import Trust
 from pipeline.selection.preferences import PreferenceDataset, ScoredSamples, build
 from pipeline.selection.samples import metadata_of
 from pipeline.training.plan import TrainingPlan, plan_training
@@ -42,7 +41,7 @@ def preference_dataset(
         reward_labels.dataset,
         held_apart(work, reward_labels.dataset, datetime.now(UTC)),
         lambda: consented(work.store, work.lake, work.iteration.dataset),
-        Trust(human=reward_labels.human_noise),
+        reward_labels.human_noise,
         ScoredSamples(samples.dataset, reward_model if work.recipe.rewards.reward_model is not None else None),
     )
     context.log.info(f"{dataset.pairs.rows:,} pairs and {dataset.prompts.rows:,} prompts")
@@ -82,7 +81,6 @@ def training_plan(context: dg.AssetExecutionContext, deployment: Deployment, pre
         recipe.training,
         recipe.compute.accelerator,
         parameters(iteration.champion.uri),
-        recipe.compute.devices,
     )
     plan: TrainingPlan = plan_training(
         work,

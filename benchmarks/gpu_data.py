@@ -16,7 +16,6 @@ from pipeline.demo.task import mistaken_solution, problems
 from pipeline.recipe import Accelerator, Checkpoints, Compute, Rewards, Selection, Sentinel, Training
 from pipeline.recipe.methods import DPO, GRPO
 from pipeline.rewards.records import LABELS
-from pipeline.selection.evidence import Trust
 from pipeline.selection.preferences import build
 from pipeline.selection.trainable import HeldApart
 from pipeline.training.plan import plan_training
@@ -114,5 +113,5 @@ def write_plan(
         rewards=rewards,
         compute=Compute(accelerator=accelerator),
     )
-    plan_training(context, build(context, labels, HeldApart({}), lambda: ids, Trust()), {}, lambda: ids)
+    plan_training(context, build(context, labels, HeldApart({}), lambda: ids), {}, lambda: ids)
     return store.path(iteration.path("training", "plan.json"))

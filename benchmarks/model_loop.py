@@ -35,7 +35,6 @@ from pipeline.rewards.verifiers import Grader
 from pipeline.rollout.record import JudgedCandidate
 from pipeline.selection.consent import consented
 from pipeline.selection.draw import SAMPLES
-from pipeline.selection.evidence import Trust
 from pipeline.selection.preferences import ScoredSamples, build
 from pipeline.serving.transformers_engine import TransformersEngine
 from pipeline.traces.context import IterationContext
@@ -162,8 +161,9 @@ class ModelLoop:
         def agreed() -> frozenset[tuple[str, str]]:
             return consented(self.store, context.lake, labelled.governed)
 
-        apart, fresh = held_apart(context, labelled.labels, datetime.now(UTC)), ScoredSamples(labelled.samples)
-        return plan_training(context, build(context, labelled.labels, apart, agreed, Trust(), fresh), {}, agreed)
+        apart = held_apart(context, labelled.labels, datetime.now(UTC))
+        dataset = build(context, labelled.labels, apart, agreed, fresh=ScoredSamples(labelled.samples))
+        return plan_training(context, dataset, {}, agreed)
 
     def _evaluate(self, context: IterationContext, checkpoint: CheckpointRef) -> None:
         section, verifier = context.recipe.evaluation, context.recipe.rewards.verifier

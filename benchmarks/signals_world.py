@@ -36,7 +36,6 @@ from pipeline.rewards.reward_model.records import AnsweredChat, RewardModelRepor
 from pipeline.rewards.reward_model.stage import open_scorer, train_reward_model
 from pipeline.selection.choose import MethodDecision, choose
 from pipeline.selection.draw import SAMPLES
-from pipeline.selection.evidence import Trust
 from pipeline.selection.pairing import read_labels
 from pipeline.selection.preferences import ScoredSamples, build
 from pipeline.selection.trainable import HeldApart
@@ -209,7 +208,7 @@ class World:
         recipe = self.recipe_with(*overrides)
         context = self.context(f"choice-{len(list(self.root.iterdir()))}", recipe)
         evidence = build(
-            context, self.labels, HeldApart({}), self._agreed, Trust(), ScoredSamples(samples, report)
+            context, self.labels, HeldApart({}), self._agreed, fresh=ScoredSamples(samples, report)
         ).evidence
         return choose(evidence, recipe.selection, recipe.rewards.min_coverage)
 
@@ -225,7 +224,7 @@ class World:
         context = self.context(name, self.recipe_with(*overrides))
         store, iteration, settings = context.store, context.iteration, context.recipe.rewards.judge
         assert settings is not None
-        tables = build(context, self.labels, HeldApart({}), self._agreed, Trust(), ScoredSamples(samples, report))
+        tables = build(context, self.labels, HeldApart({}), self._agreed, fresh=ScoredSamples(samples, report))
         if report is None:
             return self._trained(store, plan_training(context, tables, {}, self._agreed))
         store.write(iteration.path(layout.REWARD_MODEL), report.model_copy(update={"iteration": iteration.id}))

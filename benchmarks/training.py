@@ -25,7 +25,6 @@ from pipeline.demo.task import mistaken_solution, problems
 from pipeline.recipe import Compute, Selection, Training
 from pipeline.recipe.methods import GRPO
 from pipeline.rewards.records import LABELS
-from pipeline.selection.evidence import Trust
 from pipeline.selection.preferences import build
 from pipeline.selection.trainable import HeldApart
 from pipeline.training.plan import plan_training
@@ -107,7 +106,7 @@ def write_plan(root: Path, training: Training, method: str = "grpo", processes: 
     selection = Selection(method=method, held_out_share=share)  # type: ignore[arg-type]
     ids = frozenset((row["trace_id"], row["observation_id"]) for row in rows)
     context = context_of(store, iteration, selection=selection, training=training, compute=Compute(processes=processes))
-    plan_training(context, build(context, labels, HeldApart({}), lambda: ids, Trust()), {}, lambda: ids)
+    plan_training(context, build(context, labels, HeldApart({}), lambda: ids), {}, lambda: ids)
     return store.path(iteration.path("training", "plan.json"))
 
 

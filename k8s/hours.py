@@ -81,7 +81,7 @@ def model_hours(recipe: Recipe) -> ModelHours:
             return ModelHours({}, f"unknown: {recipe.base_model.uri} is not here, nor compute.expected.parameters_b")
         weights, source = round(expected.parameters_b * 1e9), "compute.expected.parameters_b"
     hours = {
-        each.kind: device_hours_of(each.work(expected.prompt_tokens, expected.completion_tokens), weights, device)
+        each.kind: device_hours_of(each.flops(expected.prompt_tokens, expected.completion_tokens), weights, device)
         / compute.devices
         for each in possible_methods(recipe)
     }

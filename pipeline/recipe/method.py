@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
@@ -48,19 +48,6 @@ OPTIMIZERS = {
     "8bit|paged|bnb|lion|ademamix": "bitsandbytes",
 }
 """The package behind transformers' optimizers, by what their names hold; the first that fits."""
-
-
-class TrainingWork(NamedTuple):
-    """What a whole training takes, before any device is known; tokens are of all its samples."""
-
-    samples: int
-    """Completions or pairs over all steps."""
-    rows: int
-    """Rows of its table over all steps."""
-    generated: float
-    trained: float
-    flops_per_parameter: float
-    """At the utilisation of training: generation is slower and counts by that much more."""
 
 
 class Method(Section):
@@ -153,6 +140,7 @@ class Method(Section):
         ValueError for rows that teach nothing."""
         return rows
 
-    def work(self, prompt_tokens: float, completion_tokens: float) -> TrainingWork:
-        """What the training takes, at the mean lengths of the labelled set."""
+    def flops(self, prompt_tokens: float, completion_tokens: float) -> float:
+        """Floating-point operations of a whole training for each parameter, at these mean lengths and the utilisation
+        of training: generation is slower and counts by that much more."""
         raise NotImplementedError

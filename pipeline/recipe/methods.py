@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from pipeline.recipe.method import GENERATION_UTILISATION, Method, TrainingWork
+from pipeline.recipe.method import GENERATION_UTILISATION, Method
 from pipeline.recipe.section import Observer, Section
 
 __all__ = [
@@ -107,19 +107,13 @@ class GRPO(Method):
         """As many of the most instructive prompts as the steps ask for."""
         return rows[: self.scheduled_rows]
 
-    def work(self, prompt_tokens: float, completion_tokens: float) -> TrainingWork:
+    def flops(self, prompt_tokens: float, completion_tokens: float) -> float:
         """Operations a weight and token: 2 to generate, 2 for the old log-probabilities and 2 more for the reference's
         where beta is over 0, 6 to train."""
         samples = self.scheduled_rows * self.num_generations
         generated = samples * min(completion_tokens, self.max_completion_tokens)
         drawn, scored = generated + samples * prompt_tokens, 4 if self.beta else 2
-        return TrainingWork(
-            samples=samples,
-            rows=self.scheduled_rows,
-            generated=generated,
-            trained=drawn,
-            flops_per_parameter=2 * generated / GENERATION_UTILISATION + (scored + 6) * drawn,
-        )
+        return 2 * generated / GENERATION_UTILISATION + (scored + 6) * drawn
 
 
 class TableMethod(Method):
@@ -143,12 +137,9 @@ class TableMethod(Method):
     def scheduled_rows(self) -> int:
         return self.steps * self.batch_size
 
-    def work(self, prompt_tokens: float, completion_tokens: float) -> TrainingWork:
+    def flops(self, prompt_tokens: float, completion_tokens: float) -> float:
         """Operations a weight and token: 6 for the update, 2 for each pass without a gradient."""
-        rows = self.scheduled_rows
-        trained = self.sides * rows * (prompt_tokens + completion_tokens)
-        flops = (6 + 2 * self.passes) * trained
-        return TrainingWork(samples=rows, rows=rows, generated=0.0, trained=trained, flops_per_parameter=flops)
+        return (6 + 2 * self.passes) * self.sides * self.scheduled_rows * (prompt_tokens + completion_tokens)
 
 
 class DPO(TableMethod):

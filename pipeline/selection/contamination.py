@@ -47,13 +47,8 @@ class Hit(Record):
 class ContaminationReport(Record):
     rows: int
     hits: int
-    by_rule: dict[str, int]
     by_suite: dict[str, int]
     """Rows that hold a text of the suite; a text may be in several suites."""
-    texts: dict[str, int]
-    """Texts of each suite."""
-    unidentifying: int
-    """Texts that were not looked for: numbers alone, or too few words."""
 
     @property
     def share(self) -> float:
@@ -73,16 +68,14 @@ class _Match(NamedTuple):
 
 class Index:
     def __init__(self, held_out: Mapping[str, Sequence[str]]) -> None:
-        """`held_out`: suite to the texts of its items (prompts, and worked solutions where there are any)."""
-        self._sizes = {suite: len(texts) for suite, texts in held_out.items()}
-        self._unidentifying = 0
+        """`held_out`: suite to the texts of its items (prompts, and worked solutions where there are any). Numbers
+        alone, or too few words, are not looked for."""
         self._exact: dict[str, int] = {}
         self._texts: list[_Text] = []
         for suite, texts in sorted(held_out.items()):
             for place, text in enumerate(texts):
                 tokens = words(text)
                 if len(tokens) < MIN_WORDS or len(numbers(tokens)) == len(tokens):
-                    self._unidentifying += 1
                     continue
                 at = self._exact.setdefault(" ".join(tokens), len(self._texts))
                 if at == len(self._texts):
@@ -98,7 +91,6 @@ class Index:
         """The rows that hold no item, the report, and the rows that hold one with what they hold."""
         of_prompt: dict[str, _Match | None] = {}
         clean: list[LabelledRow] = []
-        by_rule: Counter[str] = Counter()
         by_suite: Counter[str] = Counter()
         hits: list[Hit] = []
         for row in rows:
@@ -108,18 +100,10 @@ class Index:
             if match is None:
                 clean.append(row)
                 continue
-            by_rule[match.rule] += 1
             by_suite.update({suite for suite, _ in match.text.places})
             suite, item = match.text.places[0]
             hits.append(Hit(trace_id=row.trace_id, suite=suite, item=item, rule=match.rule, text=match.text.shown))
-        report = ContaminationReport(
-            rows=len(rows),
-            hits=by_rule.total(),
-            by_rule=dict(sorted(by_rule.items())),
-            by_suite=dict(sorted(by_suite.items())),
-            texts=self._sizes,
-            unidentifying=self._unidentifying,
-        )
+        report = ContaminationReport(rows=len(rows), hits=len(hits), by_suite=dict(sorted(by_suite.items())))
         return clean, report, hits
 
     def _match(self, part: Sequence[str]) -> _Match | None:

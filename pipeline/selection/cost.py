@@ -9,7 +9,6 @@ from pipeline.core.estimate import UNKNOWN, Estimate, share
 from pipeline.core.model_files import header, weight_files
 from pipeline.core.storage import Record
 from pipeline.recipe import Accelerator, Training
-from pipeline.recipe.method import TrainingWork
 from pipeline.recipe.methods import AnyMethod, MethodName
 from pipeline.selection.evidence import Evidence, PromptAttempts
 
@@ -22,28 +21,16 @@ MIN_TRIED_TWICE = 20
 class MethodCost(Record):
     method: MethodName
     steps: int
-    samples: int
-    """Completions or pairs over all steps."""
-    passes: float | None
-    """Over the prompts on the frontier, or the pairs; None without any."""
     num_generations: int | None
     zero_variance_share: Estimate
     """Share of groups of `num_generations` without a gradient; unknown for a method without groups."""
-    generated_tokens: int
-    trained_tokens: int
-    hours: float
     device_hours: float
     usd: float
-    device: str
     basis: str
 
 
 def expect(
-    evidence: Evidence,
-    training: Training,
-    accelerator: Accelerator,
-    parameters: int | None,
-    devices: int = 1,
+    evidence: Evidence, training: Training, accelerator: Accelerator, parameters: int | None
 ) -> dict[MethodName, MethodCost]:
     """What each method takes; nothing where the model's `parameters` are not known."""
     if parameters is None:
@@ -51,9 +38,7 @@ def expect(
     prompt, completion = evidence.prompt_chars / CHARS_PER_TOKEN, evidence.completion_chars / CHARS_PER_TOKEN
 
     def expected(method: AnyMethod) -> MethodCost:
-        work = method.work(prompt, completion)
-        material: int = getattr(evidence, method.material)
-        device_hours = device_hours_of(work, parameters, accelerator)
+        device_hours = device_hours_of(method.flops(prompt, completion), parameters, accelerator)
         basis = (
             f"estimated: {parameters:,} parameters, {accelerator.utilisation:.0%} of {accelerator.peak_tflops:g} "
             f"TFLOPS training and a tenth of that generating, {CHARS_PER_TOKEN:.0f} characters a token"
@@ -62,25 +47,19 @@ def expect(
         return MethodCost(
             method=method.kind,
             steps=method.steps,
-            samples=work.samples,
-            passes=work.rows / material if material else None,
             num_generations=groups,
             zero_variance_share=zero_variance(evidence, groups) if groups else UNKNOWN,
-            generated_tokens=round(work.generated),
-            trained_tokens=round(work.trained),
-            hours=device_hours / devices,
             device_hours=device_hours,
             usd=device_hours * accelerator.usd_per_hour,
-            device=f"{devices} x {accelerator.name}",
             basis=basis,
         )
 
     return {name: expected(method) for name, method in training.by_name().items()}
 
 
-def device_hours_of(work: TrainingWork, parameters: float, accelerator: Accelerator) -> float:
-    flops = work.flops_per_parameter * parameters
-    return flops / (accelerator.peak_tflops * 1e12 * accelerator.utilisation) / 3600
+def device_hours_of(flops: float, parameters: float, accelerator: Accelerator) -> float:
+    """`flops`: of one parameter."""
+    return flops * parameters / (accelerator.peak_tflops * 1e12 * accelerator.utilisation) / 3600
 
 
 def zero_variance(evidence: Evidence, generations: int) -> Estimate:

@@ -4,10 +4,10 @@ the expected share of pairs the wrong way round (docs/selection.md): a pair errs
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from statistics import fmean, pvariance
+from statistics import fmean
 from typing import NamedTuple
 
-from pipeline.core.estimate import UNKNOWN, Estimate, mean, share
+from pipeline.core.estimate import UNKNOWN, Estimate, share
 from pipeline.core.storage import Record
 from pipeline.recipe import Selection
 from pipeline.recipe.imports import IMPORTED
@@ -21,11 +21,6 @@ ASSUMED_RIGHT = Estimate(value=0.0, low=0.0, high=0.0, n=0)
 _SOURCE = {"verified": "verifier", "rated": "feedback", "judged": "judge", "imported": "imports"}
 
 
-class Trust(Record):
-    human: Estimate = UNKNOWN
-    """Share of reviewed labels on whose side people disagree."""
-
-
 class NoiseSource(Record):
     share: float
     """Of the sides of all pairs, in [0, 1]."""
@@ -35,16 +30,17 @@ class NoiseSource(Record):
 
 
 def noise_sources(
-    groups: Sequence[Sequence[LabelledRow]], pairs: Sequence[Pair], trust: Trust, settings: Selection
+    groups: Sequence[Sequence[LabelledRow]], pairs: Sequence[Pair], human: Estimate, settings: Selection
 ) -> dict[str, NoiseSource]:
-    """By kind of label; empty without pairs. `groups`: the labelled completions of each prompt that has several."""
+    """By kind of label; empty without pairs. `groups`: the labelled completions of each prompt that has several;
+    `human`: share of reviewed labels on whose side people disagree."""
     if not pairs:
         return {}
-    if trust.human.n >= ENOUGH_REVIEWS:
+    if human.n >= ENOUGH_REVIEWS:
         # People review labels: at worst each wrong label among the comparable ones sits on a side of a pair.
         sides_each = max(1.0, sum(map(len, groups)) / (2 * len(pairs)))
-        noise = trust.human.model_copy(update={"high": min(1.0, (trust.human.high or 0.0) * sides_each)})
-        return {"people": NoiseSource(share=1.0, noise=noise, known_from=f"{trust.human.n:,} labels reviewed")}
+        noise = human.model_copy(update={"high": min(1.0, (human.high or 0.0) * sides_each)})
+        return {"people": NoiseSource(share=1.0, noise=noise, known_from=f"{human.n:,} labels reviewed")}
     sides = Counter(_SOURCE.get(row.profile, "judge") for pair in pairs for row in (pair.chosen, pair.rejected))
     sources: dict[str, NoiseSource] = {}
     for source, number in sorted(sides.items()):
@@ -161,24 +157,15 @@ class Evidence(Record):
     """Of the prompts: those whose reward can be recomputed on a fresh completion."""
     zero_variance_share: Estimate
     """Of the groups: those whose verified outcomes, else rewards, are all equal."""
-    reward_variance: Estimate
-    """Mean variance of `final_reward` within a group."""
-    distinct_completions: Estimate
-    """Mean number of distinct completions in a group."""
     attempts: tuple[PromptAttempts, ...]
     """Every verifiable prompt."""
     frontier_prompts: int
     pairs: int
-    margin: Estimate
-    """Mean margin of the pairs."""
     label_noise: Estimate
     """Expected share of pairs the wrong way round."""
     noise_sources: dict[str, NoiseSource]
-    trust: Trust
     thumbs: int = 0
     """Answers that people clearly liked or did not."""
-    thumb_users: int = 0
-    """People behind them."""
     rarer_thumb: Estimate = UNKNOWN
     """Share of the rarer kind among the thumbs."""
     contrasted_thumbs: int = 0
@@ -202,25 +189,16 @@ class Evidence(Record):
         return self.frontier_prompts or self.scored_prompts
 
 
-class FreshSignals(NamedTuple):
-    """The fields of Evidence that come from fresh samples, and from demonstrations."""
-
-    winners: int = 0
-    scorers: ScorerEvidence = ScorerEvidence()
-    scored_prompts: int = 0
-    demonstrations: int = 0
-
-
 def measure(
     rows: Sequence[LabelledRow],
     pairs: Sequence[Pair],
-    trust: Trust,
+    human: Estimate,
     settings: Selection,
     thumbs: Sequence[RatedAnswer] = (),
-    fresh: FreshSignals = FreshSignals(),  # noqa: B008 (it is frozen)
 ) -> Evidence:
+    """All but what comes from fresh samples and demonstrations."""
     several = _comparable(rows)
-    sources = noise_sources(several, pairs, trust, settings)
+    sources = noise_sources(several, pairs, human, settings)
     rows = _counted(rows)
     groups, several = by_prompt(rows), _comparable(rows)
     tried = Counter(
@@ -243,21 +221,15 @@ def measure(
         verifiable_prompts=tried.total(),
         verifiable_share=share(tried.total(), len(groups)),
         zero_variance_share=share(sum(map(_constant, several)), len(several)),
-        reward_variance=mean([pvariance([row.final_reward or 0.0 for row in group]) for group in several]),
-        distinct_completions=mean([len({row.completion for row in group}) for group in several]),
         attempts=attempts,
         frontier_prompts=sum(each.prompts for each in attempts if each.frontier),
         pairs=len(pairs),
-        margin=mean([pair.margin for pair in pairs]),
         label_noise=label_noise(sources),
         noise_sources=sources,
-        trust=trust,
         thumbs=len(thumbs),
-        thumb_users=len({thumb.row.user_id for thumb in thumbs}),
         rarer_thumb=share(rarer, len(thumbs)),
         contrasted_thumbs=len(thumbs) if rarer else 0,
         imported_thumbs=sum(thumb.row.origin is not None for thumb in thumbs),
-        **fresh._asdict(),
         prompt_chars=fmean(len(row.prompt) for row in labelled_rows) if labelled_rows else 0.0,
         completion_chars=fmean(len(row.completion) for row in labelled_rows) if labelled_rows else 0.0,
     )

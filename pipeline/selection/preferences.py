@@ -12,13 +12,14 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from pipeline.core import layout
+from pipeline.core.estimate import UNKNOWN, Estimate
 from pipeline.core.storage import DatasetRef, Record, Store, digest_file
 from pipeline.recipe.methods import METHODS
 from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.selection.clusters import cluster, held_out
 from pipeline.selection.contamination import ContaminationReport, Hit
 from pipeline.selection.context_limit import within_context
-from pipeline.selection.evidence import Evidence, FreshSignals, Trust, measure, prompt_stats
+from pipeline.selection.evidence import Evidence, measure, prompt_stats
 from pipeline.selection.mixing import mix
 from pipeline.selection.pairing import (
     LabelledRow,
@@ -93,7 +94,7 @@ def build(
     labels: DatasetRef,
     apart: HeldApart,
     governed: Callable[[], Collection[tuple[str, str]]],
-    trust: Trust,
+    human_noise: Estimate = UNKNOWN,
     fresh: ScoredSamples = ScoredSamples(),  # noqa: B008 (it is frozen)
 ) -> PreferenceDataset:
     """Build and publish the tables once. `governed`: (trace_id, observation_id) of the rows that may be trained on now.
@@ -125,7 +126,7 @@ def build(
             shown += [each for each in clear if each.liked and each.row.origin]
         best = winners(trained) if not (auto and shown) or scorers.agree(settings) else []
         examples = mix(shown, settings, own=len(best))
-        best += [Winner(row.prompt, row.completion, 1.0, 1.0, 1, row) for row, _, _ in examples.kept]
+        best += [Winner(row.prompt, row.completion, 1.0, row) for row, _ in examples.kept]
         stats = prompt_stats(trained, settings)
         checkable = sorted(
             (each for each in stats if each.status in ("frontier", "unknown")),
@@ -143,17 +144,19 @@ def build(
             "winners": table(WINNERS, clusters, winner_rows(best, trained)),
             "held_out_unverified": table(PROMPTS, clusters, unverified_rows(watched)),
         }
+        measured = [row for group in trained.values() for row in _measured(group)]
+        evidence = measure(measured, paired.kept, human_noise, settings, rated.kept)
         refs = _publish(store, iteration.path(layout.PREFERENCE_TABLES), tables, usable.hits)
         return PreferenceDataset(
             iteration=iteration.id,
             **refs,
-            evidence=measure(
-                [row for group in trained.values() for row in _measured(group)],
-                paired.kept,
-                trust,
-                settings,
-                rated.kept,
-                FreshSignals(len(best), scorers, len(scored), len(examples.kept)),
+            evidence=evidence.model_copy(
+                update={
+                    "winners": len(best),
+                    "demonstrations": len(examples.kept),
+                    "scorers": scorers,
+                    "scored_prompts": len(scored),
+                }
             ),
             contamination=usable.contamination,
             frozen=usable.frozen,

@@ -57,7 +57,6 @@ THUMBS = pa.schema(
         ("prompt", CHAT),
         ("completion", pa.string()),
         ("label", pa.bool_()),  # liked
-        ("weight", pa.float64()),  # how clear it is: 0 at one half, 1 at 0 and at 1
         ("principal", pa.string()),  # the user, else the session, else the trace
         ("trace_id", pa.string()),
         ("origin", pa.string()),
@@ -69,8 +68,6 @@ WINNERS = pa.schema(
         ("prompt", CHAT),
         ("completion", pa.string()),
         ("score", pa.float64()),
-        ("mean", pa.float64()),  # score of the answers that may win
-        ("k", pa.int64()),  # answers that were drawn
         ("trace_ids", pa.list_(pa.string())),  # whose question it is
         ("origin", pa.string()),
         ("cluster", pa.string()),
@@ -133,11 +130,11 @@ def thumb_rows(thumbs: Iterable[RatedAnswer]) -> Iterator[Row]:
         row = thumb.row
         rest = {"completion": row.completion, "principal": row.user_id, "trace_id": row.trace_id}
         rest["origin"] = _origin(row)
-        yield row.prompt, {**rest, "label": thumb.liked, "weight": thumb.weight}
+        yield row.prompt, {**rest, "label": thumb.liked}
 
 
 def winner_rows(winners: Iterable[Winner], groups: Groups) -> Iterator[Row]:
     for winner in winners:
-        rest, row = {name: getattr(winner, name) for name in ("completion", "score", "mean", "k")}, winner.row
+        rest, row = {"completion": winner.completion, "score": winner.score}, winner.row
         traces = [row.trace_id] if row else [each.trace_id for each in groups[winner.prompt]]
         yield winner.prompt, {**rest, "trace_ids": traces, "origin": _origin(row) if row else "samples"}

@@ -23,7 +23,6 @@ CLEAR = 0.2
 class RatedAnswer(NamedTuple):
     row: LabelledRow
     liked: bool
-    weight: float
 
     @property
     def rows(self) -> tuple[LabelledRow, ...]:
@@ -34,7 +33,7 @@ def thumbs(groups: Mapping[str, Sequence[LabelledRow]], settings: Selection) -> 
     """The thumbs, and the number of rated rows that make none: unclear, without text, or with masked personal data."""
     rated = [(row, value) for group in groups.values() for row in group if (value := _rating(row)) is not None]
     clear = [
-        RatedAnswer(row, value > 0.5, 2 * abs(value - 0.5))
+        RatedAnswer(row, value > 0.5)
         for row, value in rated
         if _is_clear(row, value, settings) and row.completion.strip() and not is_masked(row.completion)
     ]
@@ -56,8 +55,6 @@ class Winner(NamedTuple):
     prompt: str
     completion: str
     score: float
-    mean: float
-    k: int
     row: LabelledRow | None = None
     """Of an import."""
 
@@ -66,7 +63,7 @@ def demonstrations(groups: Mapping[str, Sequence[LabelledRow]]) -> list[RatedAns
     """The demonstrations, each wording of a prompt's answer once."""
     rows = [row for group in groups.values() for row in group if row.profile == DEMONSTRATED and row.final_reward]
     once = {(row.prompt, " ".join(row.completion.split())): row for row in rows if not is_masked(row.completion)}
-    return [RatedAnswer(row, True, 1.0) for row in once.values()]
+    return [RatedAnswer(row, True) for row in once.values()]
 
 
 def winners(groups: Mapping[str, Sequence[LabelledRow]]) -> list[Winner]:
@@ -78,7 +75,7 @@ def winners(groups: Mapping[str, Sequence[LabelledRow]]) -> list[Winner]:
         scored = [(row.final_reward, row.completion) for row in may_win if row.final_reward is not None]
         if len({score for score, _ in scored}) > 1:
             score, completion = min(scored, key=lambda each: (-each[0], len(each[1]), each[1]))
-            best.append(Winner(prompt, completion, score, fmean(score for score, _ in scored), len(drawn)))
+            best.append(Winner(prompt, completion, score))
     return best
 
 
@@ -105,8 +102,6 @@ class ScorerEvidence(Record):
     all pairs of scorers, the one with the lowest lower bound. Unknown with fewer than two."""
     feedback_auc: Estimate = UNKNOWN
     """Of the reward model, against the thumbs of users that it never saw."""
-    failed_probes: tuple[str, ...] = ()
-    """Of the reward model; another scorer has to see these faults."""
 
     def order_thumbs(self, settings: Selection) -> bool:
         """Whether the thumbs hold a signal."""
@@ -132,7 +127,6 @@ def measure_scorers(
         names=names,
         gain=min(gains, key=lambda gain: -1.0 if gain.low is None else gain.low, default=UNKNOWN),
         feedback_auc=UNKNOWN if reward_model is None else reward_model.auc,
-        failed_probes=() if reward_model is None else reward_model.failed_probes,
     )
 
 

@@ -25,7 +25,6 @@ from pipeline.rewards.label import label_traces
 from pipeline.rewards.records import RewardLabels
 from pipeline.rewards.verifiers import Grade, VerifierTask
 from pipeline.selection.consent import consented
-from pipeline.selection.evidence import Trust
 from pipeline.selection.preferences import PreferenceDataset, build
 from pipeline.selection.trainable import HeldApart
 from pipeline.serving.inference import Answer, AnswerRequest, Sampling
@@ -84,7 +83,7 @@ class People(Place):
         frozen = held_apart(work, labels.dataset, now).frozen
         listed = asked_by(work.store, work.recipe.evaluation, work.iteration)
         consent = partial(consented, work.store, work.lake, work.iteration.dataset)
-        return build(work, labels.dataset, HeldApart({}, frozen), consent, Trust()), listed
+        return build(work, labels.dataset, HeldApart({}, frozen), consent), listed
 
     def gate(self, work: IterationContext) -> GateVerdict:
         """What the assets `eval_report` and `gate_verdict` do."""

@@ -47,8 +47,7 @@ def test_a_method_answers_every_question(name: MethodName) -> None:
     ]
     assert unanswered == []
     assert method.examples_per_update > 0 and method.scheduled_rows >= method.steps
-    work = method.work(prompt_tokens=10, completion_tokens=20)
-    assert work.samples >= work.rows > 0 and work.flops_per_parameter > 0
+    assert method.flops(prompt_tokens=10, completion_tokens=20) > 0
 
 
 def _raises(value: Any) -> bool:

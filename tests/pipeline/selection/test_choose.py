@@ -11,19 +11,17 @@ from pipeline.recipe import Accelerator, Selection, Training
 from pipeline.recipe.methods import METHODS
 from pipeline.selection.choose import MethodDecision, choose, percentages
 from pipeline.selection.cost import expect
-from pipeline.selection.evidence import Evidence, NoiseSource, PromptAttempts, Trust
+from pipeline.selection.evidence import Evidence, NoiseSource, PromptAttempts
 from pipeline.selection.unpaired import ScorerEvidence
 
 AUTO = Selection()
 GOOD = Evidence(
     traces=5000, labelled=4800, coverage=0.96, prompts=1500, groups=1400, verifiable_prompts=1300,
     verifiable_share=share(1300, 1500), zero_variance_share=share(560, 1400),
-    reward_variance=Estimate(value=0.1, low=0.09, high=0.11, n=1400),
-    distinct_completions=Estimate(value=2.5, low=2.4, high=2.6, n=1400),
     frontier_prompts=1000, attempts=(PromptAttempts(2, 4, 1000, True), PromptAttempts(4, 4, 300, False)),
-    pairs=800, margin=Estimate(value=0.8, low=0.79, high=0.81, n=800), label_noise=share(90, 900),
+    pairs=800, label_noise=share(90, 900),
     noise_sources={"feedback": NoiseSource(share=1.0, noise=share(90, 900), known_from="the verifier")},
-    trust=Trust(), prompt_chars=200.0, completion_chars=400.0,
+    prompt_chars=200.0, completion_chars=400.0,
 )  # fmt: skip
 
 

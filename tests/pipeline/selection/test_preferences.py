@@ -16,7 +16,6 @@ from pipeline.recipe import Selection
 from pipeline.rewards.records import LABELS
 from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.selection.draw import SAMPLES
-from pipeline.selection.evidence import Trust
 from pipeline.selection.pairing import LabelledRow
 from pipeline.selection.preferences import PreferenceDataset, ScoredSamples, build
 from pipeline.selection.trainable import HeldApart
@@ -60,8 +59,7 @@ class Place:
             labels,
             HeldApart(held_out or {}, frozen),
             lambda: allowed,
-            Trust(),
-            ScoredSamples(self.drawn(fresh), reward_model),
+            fresh=ScoredSamples(self.drawn(fresh), reward_model),
         )
 
     def drawn(self, rows: tuple[LabelledRow, ...]) -> DatasetRef | None:

@@ -85,9 +85,7 @@ def test_the_direction_that_shows_least_counts() -> None:
     ids=["no model", "a probe is covered", "nobody covers it", "too few thumbs", "no order", "no weight"],
 )
 def test_whose_word_counts(reward_model: RewardModelReport | None, weights: Weights, names: tuple[str, ...]) -> None:
-    evidence = measured(drawn(0.6), reward_model, weights)
-    assert evidence.names == names
-    assert evidence.failed_probes == (reward_model.failed_probes if reward_model else ())
+    assert measured(drawn(0.6), reward_model, weights).names == names
 
 
 def test_a_pair_that_scored_nothing_together_shows_nothing() -> None:

@@ -13,7 +13,7 @@ from pipeline.core.storage import DatasetRef
 from pipeline.recipe import Selection
 from pipeline.rewards.records import LABELS
 from pipeline.selection.choose import choose
-from pipeline.selection.evidence import Evidence, Trust, measure
+from pipeline.selection.evidence import Evidence, measure
 from pipeline.selection.pairing import LabelledRow, by_prompt
 from pipeline.selection.preferences import PreferenceDataset
 from pipeline.selection.trainable import HeldApart, rated_rows
@@ -40,7 +40,7 @@ def table(dataset: PreferenceDataset) -> list[dict[str, object]]:
 
 
 def evidence(rows: list[LabelledRow]) -> Evidence:
-    return measure(rows, [], Trust(), SETTINGS, thumbs(by_prompt(rows), SETTINGS)[0])
+    return measure(rows, [], UNKNOWN, SETTINGS, thumbs(by_prompt(rows), SETTINGS)[0])
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_thumb_on_an_empty_answer_is_left_out(completion: str, place: Place) -
 def test_a_row_says_who_liked_what(place: Place) -> None:
     (found,) = table(place.build([rated("a", 0.75, prompt="why", user_id="ann", completion="so")]))
     assert (found["prompt"], found["completion"]) == ([{"role": "user", "content": "why", "tool_calls": None}], "so")
-    assert (found["label"], found["weight"], found["principal"]) == (True, 0.5, "ann")
+    assert (found["label"], found["principal"]) == (True, "ann")
 
 
 def test_gates_hold_for_thumbs(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +102,7 @@ def test_one_user_does_not_fill_the_thumbs(place: Place) -> None:
     rows = [rated(f"r{n}", 0.75, prompt=f"what is {n}") for n in range(100)]
     flood = [rated(f"f{n}", 0.25, prompt=f"who is {n}", user_id="one") for n in range(100)]
     dataset = place.build([*rows, *flood], max_principal_share=0.05)
-    assert (dataset.evidence.thumbs, dataset.evidence.thumb_users) == (105, 101)
+    assert (dataset.evidence.thumbs, len({each["principal"] for each in table(dataset)})) == (105, 101)
     assert dataset.left_out["thumbs"] == {"cap": 95}
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.core.estimate import UNKNOWN
 from pipeline.core.iteration import Iteration, identify
 from pipeline.core.storage import DatasetRef, Store, digest_file, model_ref
 from pipeline.demo import MODEL_DIR
@@ -14,7 +15,7 @@ from pipeline.demo.task import mistaken_solution, problems
 from pipeline.recipe import Checkpoints, Compute, Rewards, Selection, Training, Validation
 from pipeline.recipe.methods import DPO, GRPO, KTO, SFT
 from pipeline.selection.contamination import Index
-from pipeline.selection.evidence import Evidence, FreshSignals, Trust, measure
+from pipeline.selection.evidence import Evidence, measure
 from pipeline.selection.pairing import by_prompt
 from pipeline.selection.pairing import pairs as paired
 from pipeline.selection.preferences import PreferenceDataset
@@ -73,12 +74,12 @@ def make_plan(
         for chat, p in zip(user, drawn, strict=True)
     ]
     rated = [
-        {"prompt": chat, "completion": text, "label": liked, "weight": 0.5, "trace_id": p.prompt}
+        {"prompt": chat, "completion": text, "label": liked, "trace_id": p.prompt}
         for number, (chat, p) in enumerate(zip(user, drawn, strict=True))
         for text, liked in ((p.solution, True), (mistaken_solution(p), False))[: 1 + (number < THUMBS_DOWN)]
     ]
     best = [
-        {"prompt": chat, "completion": p.solution, "score": 1.0, "mean": 0.5, "k": 8, "trace_ids": [p.prompt]}
+        {"prompt": chat, "completion": p.solution, "score": 1.0, "trace_ids": [p.prompt]}
         for chat, p in zip(user, drawn, strict=True)
     ]
     if tools:
@@ -90,8 +91,8 @@ def make_plan(
     iteration, selection = identify(0, "m", model_ref(base), refs["prompts"], ""), Selection(method=method)
     rows = [row(f"{p.answer}-{reward}", reward, p.prompt, feedback=reward) for p in drawn for reward in (0.0, 1.0)]
     groups = by_prompt(rows)
-    fresh = FreshSignals(len(best))
-    evidence = measure(rows, paired(groups, selection), Trust(), selection, thumbs(groups, selection)[0], fresh)
+    evidence = measure(rows, paired(groups, selection), UNKNOWN, selection, thumbs(groups, selection)[0])
+    evidence = evidence.model_copy(update={"winners": len(best)})
     held_out = {"held_out_pairs": refs["pairs"], "held_out_prompts": refs["prompts"]}
     dataset = dataset_of(store, iteration, evidence, **refs, **held_out)
     methods = {"grpo": GRPO_SETTINGS, "dpo": DPO_SETTINGS, "kto": KTO_SETTINGS, "sft": SFT_SETTINGS}

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core import layout
+from pipeline.core.estimate import UNKNOWN
 from pipeline.core.iteration import identify
 from pipeline.core.storage import Store, model_ref
 from pipeline.demo import MODEL_DIR
@@ -15,7 +16,7 @@ from pipeline.recipe.rewards import Judge
 from pipeline.rewards.judge import Admission
 from pipeline.rewards.judge.session import judge_id
 from pipeline.rewards.reward_model.records import RewardModelReport, Thumb
-from pipeline.selection.evidence import FreshSignals, Trust, measure
+from pipeline.selection.evidence import measure
 from pipeline.selection.tables import PROMPTS
 from pipeline.training.plan import TrainingPlan, plan_training
 from tests.contexts import KEYS, context_of
@@ -43,7 +44,7 @@ def make_scored_plan(
         store.write(iteration.path(layout.REWARD_MODEL), report.model_copy(update={"iteration": iteration.id}))
     if rewards.judge is not None:
         store.write(f"{layout.JUDGES}/{judge_id(rewards.judge)}/earlier.json", ADMITTED)
-    evidence = measure([], [], Trust(), selection, fresh=FreshSignals(scored_prompts=len(rows)))
+    evidence = measure([], [], UNKNOWN, selection).model_copy(update={"scored_prompts": len(rows)})
     dataset = dataset_of(store, iteration, evidence, prompts=prompts, held_out_unverified=unverified)
     given: dict[str, Any] = {
         "grpo": SETTINGS,

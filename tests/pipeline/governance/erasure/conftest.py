@@ -29,7 +29,6 @@ from pipeline.rollout.policy import policy_of
 from pipeline.rollout.propose import RolloutCandidate, propose
 from pipeline.rollout.record import JudgedCandidate, ModelVersion
 from pipeline.selection.consent import consented
-from pipeline.selection.evidence import Trust
 from pipeline.selection.preferences import build
 from pipeline.selection.trainable import HeldApart
 from pipeline.traces.lake import LakeConfig, local_lake, open_lake
@@ -158,7 +157,7 @@ class Place:
         context = context_of(store, iteration, self.lake, selection=selection, training=training)
         labels = label_traces(context, None, ())
         consent = partial(consented, store, self.lake, dataset)
-        preferences = build(context, labels.dataset, HeldApart({}), consent, Trust())
+        preferences = build(context, labels.dataset, HeldApart({}), consent)
         plan = plan_training(context, preferences, {}, consent)
         assert plan.data is not None, plan.decision
         mirrored = self.mirrored(iteration)

@@ -21,7 +21,6 @@ from pipeline.rewards.records import RewardLabels
 from pipeline.selection.choose import choose
 from pipeline.selection.consent import consented
 from pipeline.selection.draw import FreshSamples
-from pipeline.selection.evidence import Trust
 from pipeline.selection.preferences import PreferenceDataset, ScoredSamples, build
 from pipeline.selection.samples import Scorers, sample
 from pipeline.selection.trainable import HeldApart
@@ -94,7 +93,7 @@ class World:
             self.labels.dataset,
             apart,
             self.consented,
-            Trust(human=self.labels.human_noise),
+            self.labels.human_noise,
             ScoredSamples(fresh.dataset),
         )
 
@@ -130,7 +129,7 @@ def test_prompt_set_leads_to_grpo_by_its_samples(world: World) -> None:
 
 
 def test_prompts_without_samples_train_nothing(world: World) -> None:
-    dataset = build(world.work, world.labels.dataset, NOTHING, world.consented, Trust(human=world.labels.human_noise))
+    dataset = build(world.work, world.labels.dataset, NOTHING, world.consented, world.labels.human_noise)
     assert (dataset.prompts.rows, dataset.pairs.rows, dataset.evidence.prompts) == (0, 0, 0)
     assert choose(dataset.evidence, SETTINGS, 0.5).method == "none"
 

@@ -23,7 +23,6 @@ from pipeline.rewards.label import label_traces
 from pipeline.rewards.records import RewardLabels
 from pipeline.selection.consent import consented
 from pipeline.selection.draw import UNENDED, FreshSamples
-from pipeline.selection.evidence import Trust
 from pipeline.selection.pairing import read_labels
 from pipeline.selection.preferences import ScoredSamples, build
 from pipeline.selection.samples import Scorers, governed_rows, metadata_of, sample
@@ -119,11 +118,11 @@ def test_samples_make_pairs_where_logged_rows_make_none(world: World) -> None:
         expected = 0.0 if words == 12 else float(10 <= len(row["completion"].strip()) <= 40)
         assert row["final_reward"] == pytest.approx(expected, abs=0.3), row
         assert (row["outcome"] == UNENDED) == (words == 12)
-    alone = build(world.work, world.labels.dataset, HeldApart({}), world.consented, Trust())
+    alone = build(world.work, world.labels.dataset, HeldApart({}), world.consented)
     assert alone.pairs.rows == 0
     world.people.store.path(world.work.path(layout.PREFERENCES)).unlink()
     together = build(
-        world.work, world.labels.dataset, HeldApart({}), world.consented, Trust(), ScoredSamples(fresh.dataset)
+        world.work, world.labels.dataset, HeldApart({}), world.consented, fresh=ScoredSamples(fresh.dataset)
     )
     prompts = {row["prompt"] for row in rows}
     rewards = [[row["final_reward"] for row in rows if row["prompt"] == prompt] for prompt in prompts]

@@ -5,6 +5,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from pipeline.core.estimate import UNKNOWN
 from pipeline.core.storage import DatasetRef, digest_file, model_ref
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import problems
@@ -12,7 +13,7 @@ from pipeline.recipe import Checkpoints, Distribution, Lora, Rewards, Selection,
 from pipeline.recipe.methods import GRPO
 from pipeline.recipe.rewards import Weights
 from pipeline.selection.choose import choose
-from pipeline.selection.evidence import Trust, measure
+from pipeline.selection.evidence import measure
 from pipeline.selection.pairing import by_prompt
 from pipeline.selection.pairing import pairs as paired
 from pipeline.selection.tables import PROMPTS, table_of
@@ -40,7 +41,7 @@ def make_plan(
     root.mkdir(parents=True, exist_ok=True)
     evidence_rows = [row(f"{p.answer}-{reward}", reward, p.prompt) for p in drawn(8) for reward in (0.0, 1.0)]
     selection = Selection(method="grpo")
-    evidence = measure(evidence_rows, paired(by_prompt(evidence_rows), selection), Trust(), selection)
+    evidence = measure(evidence_rows, paired(by_prompt(evidence_rows), selection), UNKNOWN, selection)
     training = Training.model_validate({**SECTIONS, "engine": "nemo_rl", **sections})
     return TrainingPlan(
         iteration="a",
