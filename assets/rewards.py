@@ -18,10 +18,9 @@ from pipeline.rewards.label import label_traces
 from pipeline.rewards.records import ABSENT, LABELS, RewardLabels
 from pipeline.rewards.reward_model.records import RewardModelReport, Thumb
 from pipeline.rewards.reward_model.stage import train_reward_model
-from pipeline.selection.consent import consented
 from pipeline.selection.draw import SAMPLES, FreshSamples
 from pipeline.selection.samples import Scorers, sample
-from pipeline.selection.trainable import rated_rows
+from pipeline.selection.trainable import consented, rated_rows
 from pipeline.serving.engines import open_engine
 from pipeline.traces.erased import shared_lock
 from pipeline.traces.records import GovernedTraces

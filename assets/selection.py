@@ -13,11 +13,11 @@ from evals.suites import asked_by
 from pipeline.core import layout
 from pipeline.rewards.records import RewardLabels
 from pipeline.rewards.reward_model.records import RewardModelReport
-from pipeline.selection.consent import consented
 from pipeline.selection.cost import expect, parameters
 from pipeline.selection.draw import FreshSamples
 from pipeline.selection.preferences import PreferenceDataset, ScoredSamples, build
 from pipeline.selection.samples import metadata_of
+from pipeline.selection.trainable import consented
 from pipeline.training.plan import TrainingPlan, plan_training
 from pipeline.views.iteration import EVIDENCE, decision_sentence, evidence_rows
 

@@ -17,8 +17,8 @@ from k8s.launch import account_for
 from pipeline.core import layout
 from pipeline.core.iteration import Iteration
 from pipeline.registry.live import MetricsSender
-from pipeline.selection.consent import consented
 from pipeline.selection.preferences import PreferenceDataset
+from pipeline.selection.trainable import consented
 from pipeline.traces.erased import shared_lock
 from pipeline.training.account import typical
 from pipeline.training.launch import train

@@ -33,9 +33,9 @@ from pipeline.registry.versions import RunContents, record
 from pipeline.rewards.label import label_traces
 from pipeline.rewards.verifiers import Grader
 from pipeline.rollout.record import JudgedCandidate
-from pipeline.selection.consent import consented
 from pipeline.selection.draw import SAMPLES
 from pipeline.selection.preferences import ScoredSamples, build
+from pipeline.selection.trainable import consented
 from pipeline.serving.transformers_engine import TransformersEngine
 from pipeline.traces.context import IterationContext
 from pipeline.traces.materialize import materialize

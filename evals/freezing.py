@@ -27,8 +27,7 @@ from pipeline.recipe.suites import TracesSuite
 from pipeline.rewards.reviews import survey
 from pipeline.rewards.verifiers import Outcome
 from pipeline.selection.clusters import cluster
-from pipeline.selection.consent import agreed
-from pipeline.selection.trainable import HeldApart
+from pipeline.selection.trainable import HeldApart, agreed
 from pipeline.serving import inference
 from pipeline.traces.context import IterationContext, StageContext
 from pipeline.traces.erased import shared_lock

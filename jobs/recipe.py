@@ -109,7 +109,7 @@ def _default(value: Any) -> str:
     if value is PydanticUndefined:
         return "to be given"
     several = isinstance(value, tuple) and any(isinstance(each, Section) for each in value)
-    return "see below" if several or isinstance(value, Section) else json.dumps(value, ensure_ascii=False)
+    return "see below" if several or isinstance(value, Section) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _explain(asked: argparse.Namespace) -> Iterator[str]:

@@ -98,8 +98,9 @@ class Method(Section):
 
     @property
     def updates_per_batch(self) -> int:
-        """Optimizer steps between two states that a training can resume from."""
-        return 1
+        """Optimizer steps between two states that a training can resume from: those that one batch of generation
+        serves."""
+        return getattr(self, "num_minibatches", 1)
 
     def batches_in(self, steps: int) -> int:
         """Batches between two such states in so many steps, the last one whole."""
@@ -108,12 +109,12 @@ class Method(Section):
     @property
     def group_size(self) -> int | None:
         """Fresh completions of one prompt that are compared with each other; None where none are drawn."""
-        return None
+        return getattr(self, "num_generations", None)
 
     @property
     def completion_tokens(self) -> int | None:
         """Longest fresh completion; None where none are drawn."""
-        return None
+        return getattr(self, "max_completion_tokens", None)
 
     @property
     def examples_per_update(self) -> int:

@@ -59,11 +59,6 @@ class GRPO(Method):
     which it is stopped; null: no limit. Measured on answers of about 15 tokens: longer ones may take more."""
 
     @property
-    def updates_per_batch(self) -> int:
-        """Optimizer steps that one batch of generation serves. Between its ends there is no state to resume from."""
-        return self.num_minibatches
-
-    @property
     def batches(self) -> int:
         """Batches of generation over the whole training."""
         return self.batches_in(self.steps)
@@ -81,14 +76,6 @@ class GRPO(Method):
                 "generation would be thrown away half used. Round it."
             )
         return self
-
-    @property
-    def group_size(self) -> int | None:
-        return self.num_generations
-
-    @property
-    def completion_tokens(self) -> int | None:
-        return self.max_completion_tokens
 
     @property
     def examples_per_update(self) -> int:

@@ -2,6 +2,7 @@
 `rewards/findings/<day of the trace>/` (of live answers: `<rollout>/`), a file for each writer."""
 
 import hashlib
+import json
 import shutil
 import uuid
 from collections.abc import Collection, Iterator
@@ -47,12 +48,7 @@ class JudgeSpending(msgspec.Struct):
 
 def key_of(*parts: str) -> str:
     """Digest of these texts in their order; no two different sequences share one."""
-    digest = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        content = part.encode("utf-8", "surrogatepass")
-        digest.update(len(content).to_bytes(8))
-        digest.update(content)
-    return digest.hexdigest()
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
 def said(component: str, value: float | None, reason: str) -> dict[str, Any]:

@@ -71,14 +71,14 @@ def summarise(
     survey = reviews.survey(store)
     for problem in survey.problems:
         context.log(problem)
-    answered = traces.num_rows - _counts(traces, "reason").get(UNANSWERED, 0)
+    answered = traces.num_rows - counts_of(traces, "reason").get(UNANSWERED, 0)
     return RewardLabels(
         iteration=iteration.id,
         dataset=dataset,
         labelled=labels.num_rows - labels["final_reward"].null_count,
         coverage=len(rewards) / answered if answered else float(bool(labels.num_rows)),
-        unlabelled=_counts(labels, "reason"),
-        outcomes=_counts(labels, "outcome"),
+        unlabelled=counts_of(labels, "reason"),
+        outcomes=counts_of(labels, "outcome"),
         mean_reward=mean,
         histogram=histogram,
         components=spoken,
@@ -166,5 +166,5 @@ def stability_index(before: Sequence[int], after: Sequence[int]) -> float:
     return math.fsum((p - q) * math.log(p / q) for p, q in shares)
 
 
-def _counts(labels: pa.Table, column: str) -> dict[str, int]:
-    return dict(Counter(value for value in labels[column].to_pylist() if value))
+def counts_of(labels: pa.Table, column: str) -> dict[str, int]:
+    return dict(sorted(Counter(value for value in labels[column].to_pylist() if value).items()))

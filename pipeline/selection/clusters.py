@@ -67,10 +67,7 @@ def _earlier_turns(prompt: str) -> Iterator[str]:
     """The prompts of the turns before: each ends with a user's message or a tool's result."""
     if prompt.count('"role": "user"') + prompt.count('"role": "tool"') < 2:
         return
-    try:
-        messages = json.loads(prompt)
-    except ValueError:
-        return
+    messages = json.loads(prompt)
     for end in range(1, len(messages)):
         if messages[end - 1]["role"] in ("user", "tool"):
             yield json.dumps(messages[:end], ensure_ascii=False)

@@ -61,9 +61,8 @@ class _Text(NamedTuple):
     shown: str
 
 
-class _Match(NamedTuple):
-    text: _Text
-    rule: str
+_Match = tuple[_Text, str]
+"""What a row holds, and by which rule."""
 
 
 class Index:
@@ -100,9 +99,10 @@ class Index:
             if match is None:
                 clean.append(row)
                 continue
-            by_suite.update({suite for suite, _ in match.text.places})
-            suite, item = match.text.places[0]
-            hits.append(Hit(trace_id=row.trace_id, suite=suite, item=item, rule=match.rule, text=match.text.shown))
+            text, rule = match
+            by_suite.update({suite for suite, _ in text.places})
+            suite, item = text.places[0]
+            hits.append(Hit(trace_id=row.trace_id, suite=suite, item=item, rule=rule, text=text.shown))
         report = ContaminationReport(rows=len(rows), hits=len(hits), by_suite=dict(sorted(by_suite.items())))
         return clean, report, hits
 
@@ -113,10 +113,10 @@ class Index:
         whole = [word for message in messages for word in message]
         for tokens in (whole, *messages, *(line for message in lines for line in message)):
             if (at := self._exact.get(" ".join(tokens))) is not None:
-                return _Match(self._texts[at], "exact")
+                return self._texts[at], "exact"
         for place, at, offset in _shared(whole, self._long, RUN):
             if self._same_numbers(whole, place - offset, at):
-                return _Match(self._texts[at], "13-gram")
+                return self._texts[at], "13-gram"
         starts: defaultdict[int, set[int]] = defaultdict(set)
         covered: defaultdict[int, set[int]] = defaultdict(set)
         for place, at, offset in _shared(whole, self._short, SHORT_RUN):
@@ -125,7 +125,7 @@ class Index:
         for at, seen in covered.items():
             enough = len(seen) >= MIN_COVERED * len(self._coverable[at])
             if enough and any(self._same_numbers(whole, start, at) for start in sorted(starts[at])):
-                return _Match(self._texts[at], "8-gram")
+                return self._texts[at], "8-gram"
         return None
 
     def _same_numbers(self, whole: Words, start: int, at: int) -> bool:

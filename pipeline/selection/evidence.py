@@ -12,13 +12,19 @@ from pipeline.core.storage import Record
 from pipeline.recipe import Selection
 from pipeline.recipe.imports import IMPORTED
 from pipeline.selection.pairing import LabelledRow, Pair, by_prompt, pairs
-from pipeline.selection.unpaired import RatedAnswer, ScorerEvidence
+from pipeline.selection.unpaired import ScorerEvidence, is_liked
 
 ENOUGH_REVIEWS = 100
 """Fewer leave an interval of 0.1 and more at any noise that DPO bears."""
 ASSUMED_RIGHT = Estimate(value=0.0, low=0.0, high=0.0, n=0)
 
 _SOURCE = {"verified": "verifier", "rated": "feedback", "judged": "judge", "imported": "imports"}
+_AUDITED: dict[str, Callable[[LabelledRow], float | None]] = {
+    "feedback": lambda row: row.feedback,
+    "judge": lambda row: row.judge,
+    "imports": lambda row: row.final_reward if row.profile == IMPORTED else None,
+}
+"""What of the sources the verifier can be held against."""
 
 
 class NoiseSource(Record):
@@ -26,7 +32,6 @@ class NoiseSource(Record):
     """Of the sides of all pairs, in [0, 1]."""
     noise: Estimate
     """Expected share of pairs the wrong way round, if they rested on this source alone."""
-    known_from: str
 
 
 def noise_sources(
@@ -40,23 +45,14 @@ def noise_sources(
         # People review labels: at worst each wrong label among the comparable ones sits on a side of a pair.
         sides_each = max(1.0, sum(map(len, groups)) / (2 * len(pairs)))
         noise = human.model_copy(update={"high": min(1.0, (human.high or 0.0) * sides_each)})
-        return {"people": NoiseSource(share=1.0, noise=noise, known_from=f"{human.n:,} labels reviewed")}
+        return {"people": NoiseSource(share=1.0, noise=noise)}
     sides = Counter(_SOURCE.get(row.profile, "judge") for pair in pairs for row in (pair.chosen, pair.rejected))
     sources: dict[str, NoiseSource] = {}
     for source, number in sorted(sides.items()):
-        noise, known_from = ASSUMED_RIGHT, "nobody has reviewed enough labels"
-        if source == "feedback":
-            noise = _audit(groups, lambda row: row.feedback, settings)
-            known_from = f"the verifier on {noise.n:,} prompts that users rated"
-        elif source == "judge":
-            noise = _audit(groups, lambda row: row.judge, settings)
-            known_from = f"the verifier on {noise.n:,} prompts that the judge scored"
-        elif source == "imports":
-            noise = _audit(groups, lambda row: row.final_reward if row.profile == IMPORTED else None, settings)
-            known_from = f"the verifier on {noise.n:,} prompts of imports"
-            if not noise.n:
-                noise, known_from = ASSUMED_RIGHT, "what a person declared: no prompt of the imports has a reference"
-        sources[source] = NoiseSource(share=number / (2 * len(pairs)), noise=noise, known_from=known_from)
+        noise = _audit(groups, _AUDITED[source], settings) if source in _AUDITED else ASSUMED_RIGHT
+        if source == "imports" and not noise.n:  # none has a reference: what a person declared counts
+            noise = ASSUMED_RIGHT
+        sources[source] = NoiseSource(share=number / (2 * len(pairs)), noise=noise)
     return sources
 
 
@@ -194,7 +190,7 @@ def measure(
     pairs: Sequence[Pair],
     human: Estimate,
     settings: Selection,
-    thumbs: Sequence[RatedAnswer] = (),
+    thumbs: Sequence[LabelledRow] = (),
 ) -> Evidence:
     """All but what comes from fresh samples and demonstrations."""
     several = _comparable(rows)
@@ -210,7 +206,7 @@ def measure(
     )
     logged = [row for row in rows if not row.fresh]
     labelled_rows = _labelled(logged)
-    liked = sum(thumb.liked for thumb in thumbs)
+    liked = sum(map(is_liked, thumbs))
     rarer = min(liked, len(thumbs) - liked)
     return Evidence(
         traces=len(logged),
@@ -229,7 +225,7 @@ def measure(
         thumbs=len(thumbs),
         rarer_thumb=share(rarer, len(thumbs)),
         contrasted_thumbs=len(thumbs) if rarer else 0,
-        imported_thumbs=sum(thumb.row.origin is not None for thumb in thumbs),
+        imported_thumbs=sum(thumb.origin is not None for thumb in thumbs),
         prompt_chars=fmean(len(row.prompt) for row in labelled_rows) if labelled_rows else 0.0,
         completion_chars=fmean(len(row.completion) for row in labelled_rows) if labelled_rows else 0.0,
     )

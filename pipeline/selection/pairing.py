@@ -6,7 +6,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import pyarrow.parquet as pq
 
@@ -50,6 +50,10 @@ class LabelledRow(NamedTuple):
     origin: str | None = None
     """Of an imported row, its import and licence."""
 
+    @property
+    def rows(self) -> "tuple[LabelledRow, ...]":
+        return (self,)
+
 
 _COLUMNS = tuple(name for name in LabelledRow._fields if name in LABELS.names)
 
@@ -67,12 +71,7 @@ class Pair(NamedTuple):
         return (self.chosen, self.rejected)
 
 
-class Attributed(Protocol):
-    @property
-    def rows(self) -> tuple[LabelledRow, ...]: ...
-
-
-C = TypeVar("C", bound=Attributed)
+C = TypeVar("C", Pair, LabelledRow)
 
 
 def read_labels(labels: DatasetRef) -> list[LabelledRow]:
@@ -126,7 +125,7 @@ def pairs(groups: Mapping[str, Sequence[LabelledRow]], settings: Selection) -> l
     selected: list[Pair] = []
     for prompt, group in groups.items():
         candidates = _agreed([pair for scored in comparable(group) for pair in _pairs(prompt, scored, settings)])
-        selected += sorted(candidates, key=lambda pair: (-pair.margin, *ids_of(pair)))[: settings.max_pairs_per_prompt]
+        selected += sorted(candidates, key=lambda pair: (-pair.margin, *_ids(pair)))[: settings.max_pairs_per_prompt]
     return selected
 
 
@@ -184,7 +183,7 @@ def cap_principals(candidates: Sequence[C], max_share: float, max_tenant_share: 
 
     def turn(place: int) -> tuple[int, str]:
         busiest = max(count[name] for count, names in zip(load, behind[place], strict=True) for name in names)
-        return busiest, hashlib.sha256("\x1f".join(ids_of(candidates[place])).encode()).hexdigest()
+        return busiest, _lot(candidates[place])
 
     order = sorted(range(len(candidates)), key=turn)
     levels = [len(candidates), len(candidates)]
@@ -203,9 +202,37 @@ def cap_principals(candidates: Sequence[C], max_share: float, max_tenant_share: 
         levels = [min(each) for each in zip(levels, allowed, strict=True)]
 
 
-def _tenants(candidate: Attributed) -> frozenset[str]:
+def _tenants(candidate: Pair | LabelledRow) -> frozenset[str]:
     return frozenset(row.tenant_id for row in candidate.rows if row.tenant_id)
 
 
-def ids_of(candidate: Attributed) -> tuple[str, ...]:
+def _ids(candidate: Pair | LabelledRow) -> tuple[str, ...]:
     return tuple(id for row in candidate.rows for id in row[:2])
+
+
+def _lot(candidate: Pair | LabelledRow) -> str:
+    return hashlib.sha256("\x1f".join(_ids(candidate)).encode()).hexdigest()
+
+
+class Mixture(NamedTuple, Generic[C]):
+    kept: list[C]
+    left_out: dict[str, int]
+    """By reason: `cap`, `share`, `unproven`."""
+
+
+def mix(candidates: Sequence[C], settings: Selection, own: int = 0, proven: bool = True) -> Mixture[C]:
+    """What of the candidates for a table is taken: users and tenants within their caps, and imports within their share.
+    `own`: rows of the table that are not among the candidates and no import's; `proven`: traces' candidates are worth
+    as much as is known of imports', or else stay out where there are imports'. A hash decides who is over the share."""
+    caps, share = (settings.max_principal_share, settings.max_tenant_share), settings.imported_share
+    imported = [each for each in candidates if each.rows[0].origin]
+    traces = [each for each in candidates if not each.rows[0].origin] if proven or not imported else []
+    kept = cap_principals(traces, *caps)
+    own += len(kept)
+    within = imported
+    if own and share < 1:
+        within = sorted(imported, key=_lot)[: int(own * share / (1 - share) + 1e-9)]
+    kept += cap_principals(within, *caps)
+    unproven, beyond = len(candidates) - len(imported) - len(traces), len(imported) - len(within)
+    left_out = {"cap": len(traces) + len(within) - len(kept), "share": beyond, "unproven": unproven}
+    return Mixture(kept, {reason: count for reason, count in left_out.items() if count})

@@ -18,13 +18,12 @@ from pipeline.recipe.methods import METHODS
 from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.selection.clusters import cluster, held_out
 from pipeline.selection.contamination import ContaminationReport, Hit
-from pipeline.selection.context_limit import within_context
 from pipeline.selection.evidence import Evidence, measure, prompt_stats
-from pipeline.selection.mixing import mix
 from pipeline.selection.pairing import (
     LabelledRow,
     by_prompt,
     calls_tools,
+    mix,
     pairs,
     read_askable,
     read_samples,
@@ -41,11 +40,11 @@ from pipeline.selection.tables import (
     unverified_rows,
     winner_rows,
 )
-from pipeline.selection.trainable import HeldApart, trainable, trainable_samples
+from pipeline.selection.trainable import HeldApart, trainable, trainable_samples, within_context
 from pipeline.selection.unpaired import (
-    Winner,
     demonstrations,
     in_order_of_spread,
+    is_liked,
     measure_scorers,
     thumbs,
     winners,
@@ -123,10 +122,10 @@ def build(
         rated = mix(clear, settings, proven=not auto or scorers.order_thumbs(settings))
         shown = demonstrations(trained)
         if settings.method != "auto" and "winners" in METHODS[settings.method].needs:  # of imports, good answers
-            shown += [each for each in clear if each.liked and each.row.origin]
+            shown += [row for row in clear if is_liked(row) and row.origin]
         best = winners(trained) if not (auto and shown) or scorers.agree(settings) else []
         examples = mix(shown, settings, own=len(best))
-        best += [Winner(row.prompt, row.completion, 1.0, row) for row, _ in examples.kept]
+        best += examples.kept
         stats = prompt_stats(trained, settings)
         checkable = sorted(
             (each for each in stats if each.status in ("frontier", "unknown")),

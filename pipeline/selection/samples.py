@@ -2,10 +2,8 @@
 
 import shutil
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
-from statistics import fmean
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -21,7 +19,7 @@ from pipeline.rewards.records import DOES_NOT_APPLY, Finding, JudgeReport
 from pipeline.rewards.reward_model.records import AnsweredChat, RewardModelReport
 from pipeline.rewards.reward_model.stage import open_scorer
 from pipeline.rewards.samples import COLUMNS, RewardSample, samples
-from pipeline.rewards.summary import histogram_of
+from pipeline.rewards.summary import counts_of, histogram_of
 from pipeline.selection.draw import SAMPLES, UNENDED, Draw, FreshSamples, draw, sampled_prompts
 from pipeline.selection.pairing import read_askable
 from pipeline.selection.trainable import HeldApart, trainable
@@ -153,39 +151,28 @@ def _record(
 ) -> FreshSamples:
     table = pq.read_table(dataset.uri)
     rewards: Any = table["final_reward"].drop_null().to_numpy()
-    by_prompt = _by_prompt(table)
-    distinct = [len({text for text, _ in group}) / len(group) for group in by_prompt.values()]
-    best = [max(values) for group in by_prompt.values() if (values := [r for _, r in group if r is not None])]
+    texts = pc.utf8_split_whitespace(pc.utf8_trim_whitespace(table["completion"]))
+    plain = pa.table({**{name: table[name] for name in ("prompt", "final_reward")}, "text": pc.binary_join(texts, " ")})
+    figures = [("text", "count_distinct"), ("text", "count"), ("final_reward", "max")]
+    by_prompt: Any = plain.group_by("prompt").aggregate(figures)
+    distinct = pc.divide(pc.cast(by_prompt["text_count_distinct"], pa.float64()), by_prompt["text_count"])
     return FreshSamples(
         iteration=context.iteration.id,
         dataset=dataset,
         model=context.iteration.champion,
-        prompts=len(by_prompt),
+        prompts=by_prompt.num_rows,
         refused=sum(not answers for answers in drawn.answers),
         drawn=drawn.asked,
         remembered=drawn.remembered,
-        distinct=fmean(distinct) if distinct else 0.0,
+        distinct=pc.mean(distinct).as_py() or 0.0,
         labelled=len(rewards),
-        unlabelled=_counts(table, "reason"),
-        outcomes=_counts(table, "outcome"),
+        unlabelled=counts_of(table, "reason"),
+        outcomes=counts_of(table, "outcome"),
         mean_reward=float(rewards.mean()) if len(rewards) else 0.0,
-        best_reward=fmean(best) if best else 0.0,
+        best_reward=pc.mean(by_prompt["final_reward_max"]).as_py() or 0.0,
         histogram=histogram_of(rewards),
         judge_id=panel.id,
         reward_model=reward_model.model.digest if reward_model and reward_model.model else "",
         judge_tokens=panel.tokens,
         usd=panel.usd,
     )
-
-
-def _by_prompt(table: pa.Table) -> Mapping[str, list[tuple[str, float | None]]]:
-    """The completions of each prompt, white space apart, with their rewards."""
-    groups: dict[str, list[tuple[str, float | None]]] = {}
-    columns = (table[name].to_pylist() for name in ("prompt", "completion", "final_reward"))
-    for prompt, text, reward in zip(*columns, strict=True):
-        groups.setdefault(prompt, []).append((" ".join(text.split()), reward))
-    return groups
-
-
-def _counts(table: pa.Table, column: str) -> dict[str, int]:
-    return dict(sorted(Counter(value for value in table[column].to_pylist() if value).items()))

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pipeline.core.conversation import FIELDS
 from pipeline.selection.evidence import PromptStats
 from pipeline.selection.pairing import LabelledRow, Pair
-from pipeline.selection.unpaired import RatedAnswer, Winner
+from pipeline.selection.unpaired import is_liked
 
 Groups = Mapping[str, Sequence[LabelledRow]]
 """Rows by their prompt."""
@@ -125,16 +125,15 @@ def unverified_rows(groups: Groups) -> Iterator[Row]:
             yield prompt, {"attempts": 0, "frontier": False, "trace_ids": [row.trace_id for row in group]}
 
 
-def thumb_rows(thumbs: Iterable[RatedAnswer]) -> Iterator[Row]:
-    for thumb in thumbs:
-        row = thumb.row
+def thumb_rows(thumbs: Iterable[LabelledRow]) -> Iterator[Row]:
+    for row in thumbs:
         rest = {"completion": row.completion, "principal": row.user_id, "trace_id": row.trace_id}
-        rest["origin"] = _origin(row)
-        yield row.prompt, {**rest, "label": thumb.liked}
+        yield row.prompt, {**rest, "label": is_liked(row), "origin": _origin(row)}
 
 
-def winner_rows(winners: Iterable[Winner], groups: Groups) -> Iterator[Row]:
-    for winner in winners:
-        rest, row = {"completion": winner.completion, "score": winner.score}, winner.row
-        traces = [row.trace_id] if row else [each.trace_id for each in groups[winner.prompt]]
-        yield winner.prompt, {**rest, "trace_ids": traces, "origin": _origin(row) if row else "samples"}
+def winner_rows(winners: Iterable[LabelledRow], groups: Groups) -> Iterator[Row]:
+    """An import's are as good as declared."""
+    for row in winners:
+        score, rows = (row.final_reward, groups[row.prompt]) if row.fresh else (1.0, [row])
+        rest = {"completion": row.completion, "score": score, "trace_ids": [each.trace_id for each in rows]}
+        yield row.prompt, {**rest, "origin": _origin(row)}

@@ -1,17 +1,34 @@
-"""Which labelled rows may be trained on now: those whose consent holds, without what an evaluation asks."""
+"""Which labelled rows may be trained on now: those whose consent holds, asked again of the governed table, without what
+an evaluation asks, and without what the model's context has no room for."""
 
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
+import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow.compute import Expression
 
-from pipeline.core.storage import DatasetRef
+from pipeline.core import layout
+from pipeline.core.model_files import context_of
+from pipeline.core.storage import DatasetRef, Store
+from pipeline.recipe import Training
 from pipeline.rewards.reward_model.records import Thumb
 from pipeline.selection.clusters import cluster
 from pipeline.selection.contamination import ContaminationReport, Hit, Index, contents
 from pipeline.selection.pairing import LabelledRow, read_labels
 from pipeline.traces.arrow import pc
+from pipeline.traces.erased import forgotten
+from pipeline.traces.lake import LakeConfig, open_lake
 from pipeline.traces.pii import is_masked
+from pipeline.traces.records import Window
+from pipeline.traces.scope import where
+
+CONSENT_COLUMNS = ("trace_id", "observation_id", "consent", "user_id")
+TEMPLATE_TOKENS = 256
+"""Most that a chat template is taken to add by itself."""
 
 
 class HeldApart(NamedTuple):
@@ -89,16 +106,68 @@ def rated_rows(
     column = pq.read_table(labels.uri, columns=["feedback"])["feedback"]
     all_rated = int(pc.sum(pc.is_valid(column)).as_py() or 0)
     rated = [row for row in read_labels(labels) if row.feedback is not None]
-    allowed = governed()
-    agreed = [row for row in rated if row.consent is True and row[:2] in allowed]
-    plain = [row for row in agreed if not is_masked(row.completion)]
-    unfrozen = without_frozen(plain, apart.frozen)
-    clean = Index(apart.texts).check(unfrozen)[0]
-    thumbs = [Thumb(*r[:2], r.user_id, r.prompt, r.completion, r.feedback) for r in clean if r.feedback is not None]
+    plain = [row for row in rated if not is_masked(row.completion)]
+    usable = trainable(plain, apart, governed, max_contamination=1.0)
+    thumbs = [
+        Thumb(*r[:2], r.user_id, r.prompt, r.completion, r.feedback) for r in usable.rows if r.feedback is not None
+    ]
     return thumbs, {
         "unshowable call": all_rated - len(rated),
-        "without consent": len(rated) - len(agreed),
-        "masked answer": len(agreed) - len(plain),
-        "kept for suites": len(plain) - len(unfrozen),
-        "holds an evaluation's item": len(unfrozen) - len(clean),
+        "masked answer": len(rated) - len(plain),
+        "without consent": usable.without_consent,
+        "kept for suites": usable.frozen,
+        "holds an evaluation's item": len(usable.hits),
     }
+
+
+def consented(store: Store, lake_config: LakeConfig, dataset: DatasetRef) -> frozenset[tuple[str, str]]:
+    """(trace_id, observation_id) of the dataset's rows that may be trained on now. Call it inside `shared_lock`.
+    Raises ValueError when the dataset is not in this store."""
+    window = store.read(layout.window(dataset.digest), Window)
+    if window is None:
+        raise ValueError(f"{store.root} has no dataset {dataset.digest[:12]}. Materialise the traces again.")
+    return agreed(store, lake_config, window.days, where(window.scope))
+
+
+def agreed(
+    store: Store, lake_config: LakeConfig, days: Collection[str], rows: Expression | None = None
+) -> frozenset[tuple[str, str]]:
+    """The same of all that the table has of these days (of `rows` where they are given)."""
+    entry_of = cache(forgotten(store).entry)  # the table has a user's id or the pseudonym of it: both are recognised
+    kept: set[tuple[str, str]] = set()
+    with open_lake(lake_config) as lake:
+        for batch in lake.batches(days, lake.snapshot, CONSENT_COLUMNS, rows):
+            table = pa.table(batch).filter(pc.field("consent"))
+            for trace, observation, _, user in zip(*(table[name].to_pylist() for name in CONSENT_COLUMNS), strict=True):
+                if entry_of(user) is None:
+                    kept.add((trace, observation))
+    return frozenset(kept)
+
+
+def within_context(rows: Sequence[LabelledRow], folder: Path, training: Training) -> list[LabelledRow]:
+    """Rows whose prompt leaves room for its answer, and for the longest completion that a method draws. A token is a
+    byte or more, so that only long rows are tokenised."""
+    context = context_of(folder)
+    if context is None:
+        return list(rows)
+    drawn = max(method.completion_tokens or 1 for method in training.by_name().values())
+    long = [i for i, row in enumerate(rows) if _most_tokens(row, drawn) > context]
+    if not long:
+        return list(rows)
+    from pipeline.models.rendering import rendered  # a status imports this module, and no template engine
+    from pipeline.models.tokenizer import load_tokenizer
+
+    tokenizer = load_tokenizer(str(folder))
+
+    def tokens(text: str) -> int:
+        return len(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def needed(row: LabelledRow) -> int:
+        return tokens(rendered(tokenizer, json.loads(row.prompt))) + max(tokens(row.completion) + 1, drawn)
+
+    beyond = {i for i in long if needed(rows[i]) > context}
+    return [row for i, row in enumerate(rows) if i not in beyond]
+
+
+def _most_tokens(row: LabelledRow, drawn: int) -> int:
+    return len(row.prompt.encode()) + max(len(row.completion.encode()), drawn) + TEMPLATE_TOKENS

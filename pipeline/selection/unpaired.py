@@ -5,7 +5,6 @@ scorers of samples agree."""
 from collections.abc import Mapping, Sequence
 from itertools import permutations
 from statistics import fmean, pvariance
-from typing import NamedTuple
 
 from pipeline.core.estimate import UNKNOWN, Estimate, mean
 from pipeline.core.storage import Record
@@ -20,24 +19,19 @@ CLEAR = 0.2
 """Distance of a settled value of feedback from one half that makes a thumb: one clear word, not contradicted."""
 
 
-class RatedAnswer(NamedTuple):
-    row: LabelledRow
-    liked: bool
-
-    @property
-    def rows(self) -> tuple[LabelledRow, ...]:
-        return (self.row,)
-
-
-def thumbs(groups: Mapping[str, Sequence[LabelledRow]], settings: Selection) -> tuple[list[RatedAnswer], int]:
+def thumbs(groups: Mapping[str, Sequence[LabelledRow]], settings: Selection) -> tuple[list[LabelledRow], int]:
     """The thumbs, and the number of rated rows that make none: unclear, without text, or with masked personal data."""
     rated = [(row, value) for group in groups.values() for row in group if (value := _rating(row)) is not None]
     clear = [
-        RatedAnswer(row, value > 0.5)
+        row
         for row, value in rated
         if _is_clear(row, value, settings) and row.completion.strip() and not is_masked(row.completion)
     ]
     return clear, len(rated) - len(clear)
+
+
+def is_liked(thumb: LabelledRow) -> bool:
+    return (_rating(thumb) or 0.0) > 0.5
 
 
 def _rating(row: LabelledRow) -> float | None:
@@ -51,31 +45,21 @@ def _is_clear(row: LabelledRow, value: float, settings: Selection) -> bool:
     return abs(value - 0.5) >= CLEAR - 1e-9
 
 
-class Winner(NamedTuple):
-    prompt: str
-    completion: str
-    score: float
-    row: LabelledRow | None = None
-    """Of an import."""
-
-
-def demonstrations(groups: Mapping[str, Sequence[LabelledRow]]) -> list[RatedAnswer]:
+def demonstrations(groups: Mapping[str, Sequence[LabelledRow]]) -> list[LabelledRow]:
     """The demonstrations, each wording of a prompt's answer once."""
     rows = [row for group in groups.values() for row in group if row.profile == DEMONSTRATED and row.final_reward]
     once = {(row.prompt, " ".join(row.completion.split())): row for row in rows if not is_masked(row.completion)}
-    return [RatedAnswer(row, True) for row in once.values()]
+    return list(once.values())
 
 
-def winners(groups: Mapping[str, Sequence[LabelledRow]]) -> list[Winner]:
+def winners(groups: Mapping[str, Sequence[LabelledRow]]) -> list[LabelledRow]:
     """The winner of each prompt whose samples differ in score; of equal scores the shorter answer, then by its text."""
-    best: list[Winner] = []
-    for prompt, group in groups.items():
-        drawn = [row for row in group if row.fresh]
-        may_win = [r for r in drawn if r.finished and r.completion.strip() and not is_masked(r.completion)]
-        scored = [(row.final_reward, row.completion) for row in may_win if row.final_reward is not None]
+    best: list[LabelledRow] = []
+    for group in groups.values():
+        may_win = [r for r in group if r.fresh and r.finished and r.completion.strip() and not is_masked(r.completion)]
+        scored = [(row.final_reward, row) for row in may_win if row.final_reward is not None]
         if len({score for score, _ in scored}) > 1:
-            score, completion = min(scored, key=lambda each: (-each[0], len(each[1]), each[1]))
-            best.append(Winner(prompt, completion, score))
+            best.append(min(scored, key=lambda each: (-each[0], len(each[1].completion), each[1].completion))[1])
     return best
 
 

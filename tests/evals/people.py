@@ -24,9 +24,8 @@ from pipeline.recipe.suites import JudgedSuite, TracesSuite
 from pipeline.rewards.label import label_traces
 from pipeline.rewards.records import RewardLabels
 from pipeline.rewards.verifiers import Grade, VerifierTask
-from pipeline.selection.consent import consented
 from pipeline.selection.preferences import PreferenceDataset, build
-from pipeline.selection.trainable import HeldApart
+from pipeline.selection.trainable import HeldApart, consented
 from pipeline.serving.inference import Answer, AnswerRequest, Sampling
 from pipeline.traces.context import IterationContext
 from pipeline.traces.records import GovernedTraces

@@ -136,12 +136,4 @@ def admit_once(
 
 def judge_id(settings: Judge) -> str:
     """Digest of what makes a judge's answers comparable: the model, its weights, the rubric, the prompt."""
-    return digest_json(
-        {
-            "model": settings.model,
-            "digest": settings.digest,
-            "rubric": settings.rubric,
-            "prompt": VERSION,
-            "max_completion_tokens": settings.max_completion_tokens,
-        }
-    )
+    return digest_json([VERSION, settings.model_dump(include={"model", "digest", "rubric", "max_completion_tokens"})])

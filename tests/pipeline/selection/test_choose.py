@@ -20,7 +20,7 @@ GOOD = Evidence(
     verifiable_share=share(1300, 1500), zero_variance_share=share(560, 1400),
     frontier_prompts=1000, attempts=(PromptAttempts(2, 4, 1000, True), PromptAttempts(4, 4, 300, False)),
     pairs=800, label_noise=share(90, 900),
-    noise_sources={"feedback": NoiseSource(share=1.0, noise=share(90, 900), known_from="the verifier")},
+    noise_sources={"feedback": NoiseSource(share=1.0, noise=share(90, 900))},
     prompt_chars=200.0, completion_chars=400.0,
 )  # fmt: skip
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.storage import DatasetRef, Store
-from pipeline.selection.consent import consented
+from pipeline.selection.trainable import consented
 from pipeline.traces.erased import ErasedUser, add, exclusive_lock
 from pipeline.traces.lake import local_lake
 from pipeline.traces.pii import pseudonym

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.recipe import Training
-from pipeline.selection.context_limit import within_context
+from pipeline.selection.trainable import within_context
 
 from .labelled import row
 

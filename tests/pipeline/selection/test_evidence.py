@@ -99,7 +99,6 @@ def test_noise_of_imports_is_measured_where_it_can_be() -> None:
     assert evidence(rows).noise_sources["imports"].noise == share(0, 100)
     declared = evidence([r._replace(correct=None) for r in rows])
     assert (declared.label_noise.value, declared.label_noise.n) == (0.0, 0)
-    assert declared.noise_sources["imports"].known_from.startswith("what a person declared")
 
 
 def test_people_replace_the_audit_once_they_have_reviewed_enough() -> None:
@@ -116,7 +115,7 @@ known = st.tuples(st.integers(1, 60), st.floats(0, 1)).map(lambda drawn: share(d
 @given(st.lists(st.tuples(st.floats(0.01, 1), known | st.just(UNKNOWN)), min_size=1, max_size=3))
 def test_noise_of_a_mix_lies_between_its_parts(mix: list[tuple[float, Estimate]]) -> None:
     total = sum(weight for weight, _ in mix)
-    sources = {str(i): NoiseSource(share=w / total, noise=noise, known_from="") for i, (w, noise) in enumerate(mix)}
+    sources = {str(i): NoiseSource(share=w / total, noise=noise) for i, (w, noise) in enumerate(mix)}
     found = label_noise(sources)
     if found.value is None or found.low is None or found.high is None:
         assert sum(s.share for s in sources.values() if s.noise.value is None) > 0.5

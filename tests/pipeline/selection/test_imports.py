@@ -9,6 +9,7 @@ from pipeline.core.estimate import Estimate
 from pipeline.recipe import Selection
 from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.selection.choose import MethodDecision, choose
+from pipeline.selection.evidence import ASSUMED_RIGHT
 from pipeline.selection.pairing import LabelledRow, by_prompt, pairs
 from pipeline.selection.preferences import PreferenceDataset
 
@@ -113,8 +114,7 @@ def test_pairs_alone_are_dpo_and_their_noise_is_declared(place: Place) -> None:
         "preference pairs: 250, >= 200",
         "label noise of the pairs, of imports as declared: 0.0% (assumed, n=0), upper bound <= 25.0%",
     )
-    source = decision.evidence.noise_sources["imports"]
-    assert source.known_from == "what a person declared: no prompt of the imports has a reference"
+    assert decision.evidence.noise_sources["imports"].noise == ASSUMED_RIGHT
 
 
 def test_a_verifier_audits_imports_with_references(place: Place) -> None:

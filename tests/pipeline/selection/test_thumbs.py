@@ -17,7 +17,7 @@ from pipeline.selection.evidence import Evidence, measure
 from pipeline.selection.pairing import LabelledRow, by_prompt
 from pipeline.selection.preferences import PreferenceDataset
 from pipeline.selection.trainable import HeldApart, rated_rows
-from pipeline.selection.unpaired import ScorerEvidence, thumbs
+from pipeline.selection.unpaired import ScorerEvidence, is_liked, thumbs
 
 from .labelled import row
 from .test_preferences import FROZEN, SETTINGS, WORDS, Place, read
@@ -59,7 +59,7 @@ def evidence(rows: list[LabelledRow]) -> Evidence:
 )
 def test_a_rating_makes_a_thumb_where_it_is_clear(value: float | None, label: bool | None) -> None:
     clear, unclear = thumbs(by_prompt([rated("a", value)]), SETTINGS)
-    assert [thumb.liked for thumb in clear] == ([] if label is None else [label])
+    assert [is_liked(thumb) for thumb in clear] == ([] if label is None else [label])
     assert thumbs(by_prompt([rated("a", value, completion="Call [PHONE]")]), SETTINGS)[0] == []
     assert unclear == (label is None and value is not None)
 
@@ -68,7 +68,7 @@ def test_a_rating_makes_a_thumb_where_it_is_clear(value: float | None, label: bo
 def test_an_imports_reward_makes_a_thumb_on_a_pairs_sides(reward: float | None, label: bool | None) -> None:
     given = row("a", reward, **{**OPEN, "profile": "imported"})
     clear, unclear = thumbs(by_prompt([given]), SETTINGS)
-    assert [thumb.liked for thumb in clear] == ([] if label is None else [label])
+    assert [is_liked(thumb) for thumb in clear] == ([] if label is None else [label])
     assert unclear == (label is None and reward is not None)
 
 

@@ -10,7 +10,7 @@ import pytest
 from pipeline.core.iteration import Iteration
 from pipeline.core.storage import Store, digest_json
 from pipeline.rewards.label import label_traces
-from pipeline.selection.consent import consented
+from pipeline.selection.trainable import consented
 from pipeline.traces.lake import local_lake
 from pipeline.traces.materialize import read
 from pipeline.traces.records import GovernedTraces

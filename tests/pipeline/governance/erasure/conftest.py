@@ -28,9 +28,8 @@ from pipeline.rewards.label import label_traces
 from pipeline.rollout.policy import policy_of
 from pipeline.rollout.propose import RolloutCandidate, propose
 from pipeline.rollout.record import JudgedCandidate, ModelVersion
-from pipeline.selection.consent import consented
 from pipeline.selection.preferences import build
-from pipeline.selection.trainable import HeldApart
+from pipeline.selection.trainable import HeldApart, consented
 from pipeline.traces.lake import LakeConfig, local_lake, open_lake
 from pipeline.traces.lake.files import write_file
 from pipeline.traces.pii import pseudonym

@@ -19,11 +19,10 @@ from pipeline.recipe.traces import Traces
 from pipeline.rewards.label import label_traces
 from pipeline.rewards.records import RewardLabels
 from pipeline.selection.choose import choose
-from pipeline.selection.consent import consented
 from pipeline.selection.draw import FreshSamples
 from pipeline.selection.preferences import PreferenceDataset, ScoredSamples, build
 from pipeline.selection.samples import Scorers, sample
-from pipeline.selection.trainable import HeldApart
+from pipeline.selection.trainable import HeldApart, consented
 from pipeline.serving.inference import Answer, AnswerRequest, Sampling, unanswerable
 from pipeline.traces.context import IterationContext
 from pipeline.traces.lake import local_lake

@@ -21,12 +21,11 @@ from pipeline.recipe import Samples, Selection
 from pipeline.recipe.rewards import Rewards, Rules, Weights
 from pipeline.rewards.label import label_traces
 from pipeline.rewards.records import RewardLabels
-from pipeline.selection.consent import consented
 from pipeline.selection.draw import UNENDED, FreshSamples
 from pipeline.selection.pairing import read_labels
 from pipeline.selection.preferences import ScoredSamples, build
 from pipeline.selection.samples import Scorers, governed_rows, metadata_of, sample
-from pipeline.selection.trainable import HeldApart
+from pipeline.selection.trainable import HeldApart, consented
 from pipeline.serving.inference import Answer, AnswerRequest, InferenceEngine, Sampling
 from pipeline.traces.context import IterationContext
 from tests.contexts import context_of, stage_context
