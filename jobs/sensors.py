@@ -174,7 +174,7 @@ def schedules_of(section: Automation, jobs: dict[str, Target]) -> list[dg.Schedu
             name=name,
             job=jobs[job],
             cron_schedule=cron,
-            execution_timezone=section.timezone,
+            execution_timezone=str(section.timezone),
             description=description,
             execution_fn=ask,
         )

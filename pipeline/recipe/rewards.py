@@ -115,7 +115,7 @@ class Judge(Section):
 
     model: str
     """The name that the endpoint serves it under; every response must come from it."""
-    digest: str
+    digest: Annotated[str, Field(pattern=r"\S")]
     """Digest of its weights or image, as deployed: part of every label, and never one of the policy's own lineage."""
     rubric: str = DEFAULT_RUBRIC
     """What each score of 1 to 5 stands for."""

@@ -10,10 +10,14 @@ from pydantic import Field, PositiveInt, model_validator
 
 from pipeline.core.storage import digest_json
 from pipeline.recipe.custom import CustomCode
-from pipeline.recipe.formats import Paths, RowField, RowPath, formats, mapping_of
-from pipeline.recipe.imports import ImportSource
+from pipeline.recipe.formats import Format, ImportField, Paths, RowField, RowPath, formats, mapping_of
 from pipeline.recipe.section import Section, Share
 
+IMPORTS = "imports/"
+"""Beginning of the names of parts that are an import's: `imports/<name>/<file>`."""
+IMPORTED, DEMONSTRATED = "imported", "demonstrated"
+MODELS = (IMPORTED, DEMONSTRATED)
+"""Models of the rows of `pairs` and of `demonstrations`, and the profiles of their labels."""
 _COLUMN = re.compile(r"[^.|\[\]]+")
 
 
@@ -86,6 +90,20 @@ class MlflowSource(Section):
     """Days for which a day is read again on each run. What comes later, or is changed later, is not seen."""
 
 
+class DeclaredSource(Section):
+    """Files of rows without users who could say so: a person declares that they may be trained on."""
+
+    uri: str
+    """A file, or a folder or bucket prefix above files: JSON lines, JSON arrays, CSV or Parquet, gzipped or not; a
+    local path, `s3://bucket/prefix` or `gs://bucket/prefix`."""
+    licence: Annotated[str, Field(min_length=1)]
+    """Licence under which the rows may be trained on, such as MIT: it stands in the metadata of each."""
+    consent: Literal[True]
+    """`true`: a person declares that licence and authors allow training on every row."""
+    day: date
+    """The one day that all rows are dated: that of the release is a good one. Retention counts from it."""
+
+
 class PromptFields(Section):
     """Which fields of a prompt set hold what: names, or paths such as `reward_model.ground_truth`. Without, those
     of the known format that the set has (docs/formats.md)."""
@@ -105,20 +123,11 @@ class PromptFields(Section):
     """Split to read of a folder that has several; null: of a folder with several, none is read."""
 
 
-class PromptsSource(Section):
+class PromptsSource(DeclaredSource):
     """A set of problems with their answers, such as GSM8K, OpenMathInstruct-2, DeepScaleR or MATH as published. The
     recipe's `samples` answers them."""
 
     kind: Literal["prompts"] = "prompts"
-    uri: str
-    """A file, or a folder or bucket prefix above files: JSON lines, a JSON array, CSV or Parquet, gzipped or not; a
-    local path, `s3://bucket/prefix` or `gs://bucket/prefix`."""
-    licence: Annotated[str, Field(min_length=1)]
-    """Licence under which the set may be trained on, such as MIT: it stands in the metadata of every row."""
-    consent: Literal[True]
-    """`true`: a person declares that licence and authors allow training. The set has no users who could say so."""
-    day: date
-    """The one day that all of its rows are dated: that of the release is a good one. Retention counts from it."""
     fields: PromptFields = PromptFields()
     """Which fields hold what."""
 
@@ -199,6 +208,67 @@ class CustomSource(CustomCode):
     kind: Literal["custom"] = "custom"
     uri: str = ""
     """The first argument of the class: where the traces are; no secrets."""
+
+
+class ImportSource(DeclaredSource):
+    """Files of preferences or demonstrations. Their rows pass the gates like any other and always count
+    (docs/imports.md)."""
+
+    kind: Literal["pairs", "demonstrations"]
+    """pairs: which answer is better, or how good each is. demonstrations: good answers."""
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$", max_length=60)] | None = None
+    """Its name in counts and tables; null: its place among the imports, from 1."""
+    preset: str | None = None
+    """A known format (docs/formats.md), which names the fields; `fields` add to them and replace them."""
+    fields: dict[ImportField, Paths] = Field(default={})
+    """Where a row has what: paths such as `input.messages` or `completions[0].response` (docs/imports.md)."""
+    scale: tuple[float, float] | None = None
+    """Worst and best rating, where `rating` says how good an answer is; null: the preset's."""
+    sides: dict[str, int] = Field(default={})
+    """Word of `preferred` to the place of the answer that it names, from 0. `negative` and `positive` are the signs of
+    a number. Any other word is no side. Empty: the preset's."""
+    region: str | None = None
+    """Region whose law covers the rows, where `traces.regions_allowed` asks for one."""
+
+    @model_validator(mode="after")
+    def _says_what_is_good(self) -> ImportSource:
+        given, meaning = self.mapping, self.meaning
+        ways = {
+            "answer": self.kind == "demonstrations" and "answer" in given,
+            "chosen and rejected": {"chosen", "rejected"} <= given.keys(),
+            "answers and preferred with its sides": {"answers", "preferred"} <= given.keys() and bool(meaning.sides),
+            "answers and rating with its scale": {"answers", "rating"} <= given.keys() and bool(meaning.scale),
+        }
+        if not any(ways.values()):
+            way = "answer" if self.kind == "demonstrations" else ", or ".join(list(ways)[1:])
+            raise ValueError(
+                f"nothing says which answers are good. `pt import` looks at the files and writes this section; or give "
+                f"preset, or fields: {way}."
+            )
+        if meaning.scale and meaning.scale[0] == meaning.scale[1]:
+            raise ValueError(f"scale is {list(meaning.scale)}. Give the worst and the best rating.")
+        return self
+
+    @property
+    def mapping(self) -> dict[str, tuple[str, ...]]:
+        """The paths of each field, the preset's included."""
+        return mapping_of(self.preset, self.kind, self.fields)
+
+    @property
+    def meaning(self) -> Format:
+        """What the paths lead to: the preset, with the section's own words in its place."""
+        preset = formats()[self.preset] if self.preset else Format(title="", kind=self.kind)
+        return preset.model_copy(update={"scale": self.scale or preset.scale, "sides": self.sides or preset.sides})
+
+    @property
+    def identity(self) -> str:
+        """Digest of what decides the rows that files become."""
+        meaning = self.meaning.model_dump(mode="json", include={"scale", "sides", "speakers"})
+        return digest_json([self.model_dump(mode="json", exclude={"uri", "name"}), self.mapping, meaning])
+
+    @property
+    def model(self) -> str:
+        return IMPORTED if self.kind == "pairs" else DEMONSTRATED
 
 
 LoggedSection = DemoSource | ExportSource | LangfuseApiSource | MlflowSource | PromptsSource | RowsSource | CustomSource

@@ -6,9 +6,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 
-from pipeline.recipe.imports import IMPORTS, ImportSource
 from pipeline.recipe.section import Operational, Section, Share
-from pipeline.recipe.sources import CustomSource, RowsSource, SourceSection
+from pipeline.recipe.sources import IMPORTS, CustomSource, ImportSource, RowsSource, SourceSection
 
 Attribution = Literal["promoted", "model", "none"]
 Answers = Literal["each", "last"] | tuple[str, ...]

@@ -4,8 +4,8 @@ component that should have a value and has none is not one that does not apply; 
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from pipeline.recipe.imports import MODELS
 from pipeline.recipe.rewards import Rewards, Weights
+from pipeline.recipe.sources import MODELS
 from pipeline.rewards.records import ABSENT, COMPONENTS, DOES_NOT_APPLY, Finding
 from pipeline.rewards.rules import measure
 from pipeline.rewards.verifiers import Grade, VerifierTask

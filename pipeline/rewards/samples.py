@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.core.conversation import UNSHOWABLE, answer_of, conversation, is_whole
-from pipeline.recipe.imports import MODELS
 from pipeline.recipe.rewards import Rewards, VerifierKind
+from pipeline.recipe.sources import MODELS
 from pipeline.rewards.composite import Profile, profile_of
 from pipeline.rewards.feedback import principal, tenant_of
 from pipeline.rewards.findings import FindingLine, Source

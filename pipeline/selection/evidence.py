@@ -10,7 +10,7 @@ from typing import NamedTuple
 from pipeline.core.estimate import UNKNOWN, Estimate, share
 from pipeline.core.storage import Record
 from pipeline.recipe import Selection
-from pipeline.recipe.imports import IMPORTED
+from pipeline.recipe.sources import IMPORTED
 from pipeline.selection.pairing import LabelledRow, Pair, by_prompt, pairs
 from pipeline.selection.unpaired import ScorerEvidence, is_liked
 

@@ -9,8 +9,8 @@ from statistics import fmean, pvariance
 from pipeline.core.estimate import UNKNOWN, Estimate, mean
 from pipeline.core.storage import Record
 from pipeline.recipe import Selection
-from pipeline.recipe.imports import DEMONSTRATED, IMPORTED
 from pipeline.recipe.rewards import Weights
+from pipeline.recipe.sources import DEMONSTRATED, IMPORTED
 from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.selection.pairing import LabelledRow
 from pipeline.traces.pii import is_masked

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from pipeline.recipe.imports import MODELS
+from pipeline.recipe.sources import MODELS
 from pipeline.recipe.traces import Answers, Traces
 from pipeline.traces.arrow import pc
 from pipeline.traces.records import Reason

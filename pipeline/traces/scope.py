@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.core.storage import ModelRef
-from pipeline.recipe.imports import IMPORTS, MODELS
+from pipeline.recipe.sources import IMPORTS, MODELS
 from pipeline.recipe.traces import Attribution
 from pipeline.traces.lake import Lake
 from pipeline.traces.pii.columns import mask_column

@@ -12,7 +12,6 @@ from pipeline.rewards.judge.answers import (
     Admission,
     Judgement,
     JudgeReason,
-    JudgeRefused,
     JudgeRequest,
     PairComparison,
     Preferred,
@@ -100,15 +99,10 @@ def open_judge(
 ) -> Generator[JudgeSession]:
     """A judge at `endpoint`, which is not asked anything before `admit`, `score` or `compare` are called.
 
-    `spent`: what of the recipe's budget is gone; what is asked now is added to it. Raises ValueError for an endpoint or
-    settings that cannot be used, JudgeRefused for a judge without a digest.
+    `spent`: what of the recipe's budget is gone; what is asked now is added to it. Raises ValueError for an endpoint
+    that cannot be used.
     """
     check_endpoint(endpoint, "The judge's", "JUDGE")
-    if not settings.digest.strip():
-        raise JudgeRefused(
-            "rewards.judge.digest is empty, so a label would not say which weights it came from. "
-            "Set it to the digest of the judge's weights or image, as deployed."
-        )
     spent = JudgeSpending() if spent is None else spent
     client = JudgeClient(endpoint, settings, spent, log, backoff_s)
     with open_asking_loop(client, settings.concurrency) as loop:

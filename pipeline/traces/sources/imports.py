@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from pipeline.recipe.imports import DEMONSTRATED, ImportSource
+from pipeline.recipe.sources import DEMONSTRATED, ImportSource
 from pipeline.traces.batch import REFERENCE_KEY
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows, Trace

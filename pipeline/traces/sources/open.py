@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.recipe.custom import create
-from pipeline.recipe.imports import ImportSource
+from pipeline.recipe.sources import ImportSource
 from pipeline.traces.rows import Rows
 from pipeline.traces.sources.imports import ImportedFiles
 from pipeline.traces.sources.langfuse_api import LangfuseApi

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import date
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
-from pipeline.recipe.imports import ImportSource
+from pipeline.recipe.sources import ImportSource
 from pipeline.recipe.traces import Traces
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rows

@@ -12,8 +12,7 @@ from pipeline.core.storage import Store
 from pipeline.governance.erasure.places import in_source
 from pipeline.governance.erasure.records import Person
 from pipeline.recipe import Rewards
-from pipeline.recipe.imports import ImportSource
-from pipeline.recipe.sources import ExportSource, RowsSource
+from pipeline.recipe.sources import ExportSource, ImportSource, RowsSource
 from pipeline.recipe.traces import Traces
 from pipeline.rewards.label import label_traces
 from pipeline.traces.lake import local_lake

@@ -113,16 +113,14 @@ def test_the_key_is_nowhere_but_in_its_header(
 
 
 @pytest.mark.parametrize(
-    ("url", "key", "digest", "names"),
+    ("url", "key"),
     [
-        *(("http://host/v1", key, "d", "JUDGE_") for key in ("sk-secret\n", "sk-s\xe9cret", "sk-secret\0")),
-        ("http://me:secret@host/v1", "", "d", "JUDGE_"),
-        ("http://host/v1", "", " ", r"rewards\.judge\.digest is empty.*Set it to"),
+        *(("http://host/v1", key) for key in ("sk-secret\n", "sk-s\xe9cret", "sk-secret\0")),
+        ("http://me:secret@host/v1", ""),
     ],
 )
-def test_an_endpoint_that_cannot_be_used_is_refused(url: str, key: str, digest: str, names: str) -> None:
-    config = JUDGE.model_copy(update={"digest": digest})
-    with pytest.raises(ValueError, match=names) as refused, open_judge(Endpoint(url, key), config):
+def test_an_endpoint_that_cannot_be_used_is_refused(url: str, key: str) -> None:
+    with pytest.raises(ValueError, match="JUDGE_") as refused, open_judge(Endpoint(url, key), JUDGE):
         pass
     assert "cret" not in str(refused.value)
 

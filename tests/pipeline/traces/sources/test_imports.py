@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from pipeline.recipe.formats import formats
-from pipeline.recipe.imports import ImportSource
+from pipeline.recipe.sources import ImportSource
 from pipeline.traces.rows import Rows
 from pipeline.traces.sources.imports import REWARD_KEY, ImportedFiles
 
