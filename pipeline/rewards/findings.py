@@ -6,7 +6,7 @@ import json
 import shutil
 import uuid
 from collections.abc import Collection, Iterator
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -14,29 +14,24 @@ from pipeline.core import layout
 from pipeline.core.journal import Journal, JournalEntry, forget, latest, read
 from pipeline.core.removal import Removal
 from pipeline.core.storage import Store
-from pipeline.rewards.records import Finding
 
 Source = Literal["verifier", "judge", "admission", "custom"]
 
 
 class FindingLine(JournalEntry, kw_only=True, omit_defaults=True):
-    """One finding; its owner is the user of the trace. `values` and `missing` are by component."""
+    """One finding; its owner is the user of the trace. A judge's or a function's has a value, or the reason why there
+    is none; a verifier's an outcome."""
 
     source: Source
     account: str
     """The iteration, a stage of it or the rollout that paid for it."""
     trace_id: str = ""
-    values: dict[str, float] = msgspec.field(default_factory=dict[str, float])
-    missing: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    value: float | None = None
+    reason: str = ""
     outcome: str = ""
     answer: str = ""
     tokens: int = 0
     usd: float = 0.0
-
-    @property
-    def findings(self) -> dict[str, Finding]:
-        given = {name: Finding(value) for name, value in self.values.items()}
-        return given | {name: Finding(None, reason) for name, reason in self.missing.items()}
 
 
 class JudgeSpending(msgspec.Struct):
@@ -48,12 +43,8 @@ class JudgeSpending(msgspec.Struct):
 
 def key_of(*parts: str) -> str:
     """Digest of these texts in their order; no two different sequences share one."""
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
-
-
-def said(component: str, value: float | None, reason: str) -> dict[str, Any]:
-    """The fields of a line that hold one component's value, or the reason why there is none."""
-    return {"missing": {component: reason}} if value is None else {"values": {component: value}}
+    text = json.dumps(parts, ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def known(store: Store, day: str, keys: Collection[str]) -> dict[str, FindingLine]:

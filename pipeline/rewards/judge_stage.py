@@ -10,7 +10,7 @@ from msgspec import structs
 from pipeline.recipe.rewards import Rewards
 from pipeline.rewards import findings
 from pipeline.rewards.composite import weights_of
-from pipeline.rewards.findings import FindingLine, journal, key_of, said, settled
+from pipeline.rewards.findings import FindingLine, journal, key_of, settled
 from pipeline.rewards.judge import (
     Endpoint,
     Judgement,
@@ -140,7 +140,7 @@ class _JudgeStage:
 def judgement_fields(judgement: Judgement) -> dict[str, Any]:
     """What a judge said and took, as fields of a finding."""
     paid = {"tokens": judgement.tokens, "usd": judgement.usd, "again": not judgement.final}
-    return {**said("judge", judgement.score, str(judgement.reason)), **paid}
+    return {"value": judgement.score, "reason": str(judgement.reason), **paid}
 
 
 def judge_key(judge_id: str, sample: RewardSample) -> str:

@@ -28,7 +28,7 @@ from pipeline.rewards.custom import (
     wants_custom,
 )
 from pipeline.rewards.feedback import settle_window
-from pipeline.rewards.findings import FindingLine, Source, journal, key_of, known, said
+from pipeline.rewards.findings import FindingLine, Source, journal, key_of, known
 from pipeline.rewards.judge import Endpoint
 from pipeline.rewards.judge_stage import audits, judge_key, judge_traces, wants_judge
 from pipeline.rewards.records import DOES_NOT_APPLY, LABELS, LOGGED, Finding, JudgeReport, RewardLabels
@@ -212,10 +212,9 @@ def _score(store: Store, part: LabelGrounds, todo: Mapping[str, RewardSample], l
     writer = journal(store, part.day)
 
     def note(task: CustomTask, score: CustomScore) -> None:
-        finding = said("custom", *score.finding)
+        said = {**score.finding._asdict(), "answer": score.detail, "again": score.finding.reason in AGAIN}
         for key in of_task[task]:
-            answer = {"answer": score.detail, "again": score.finding.reason in AGAIN}
-            lines[key] = todo[key].line(key, "custom", part.iteration, **finding, **answer)
+            lines[key] = todo[key].line(key, "custom", part.iteration, **said)
             writer.add(lines[key])
 
     with closing(CustomScorer(part.settings.custom)) as scorer:
@@ -230,7 +229,7 @@ def _label(
     sample: RewardSample, lines: Mapping[Source, FindingLine], part: LabelGrounds, others: Mapping[str, Finding]
 ) -> dict[str, Any]:
     verdict, custom = lines.get("verifier"), lines.get("custom")
-    paid = [line for source, line in lines.items() if source != "verifier"]
+    paid = {source: line for source, line in lines.items() if source != "verifier"}
     findings = {"feedback": sample.feedback, **others}
     if sample.given is not None:
         findings["given"] = sample.given
@@ -241,8 +240,7 @@ def _label(
         findings |= measure(sample.completion, None, sample.latency_s, part.settings.rules)
     if wants_judge(sample, part.settings):
         findings["judge"] = Finding(None, part.panel.unasked)
-    for line in paid:
-        findings |= line.findings
+    findings |= {source: Finding(line.value, line.reason) for source, line in paid.items()}
     reward = compose(findings, sample.profile, part.settings)
     if sample.unscored:
         reward = Reward(None, sample.unscored, sample.profile, {}, {})
@@ -263,6 +261,6 @@ def _label(
         "judge_id": part.panel.id if "judge" in lines else None,
         "custom_id": part.custom_id if custom else None,
         "custom_detail": custom.answer or None if custom else None,
-        "tokens": sum(line.tokens for line in paid),
-        "usd": sum(line.usd for line in paid),
+        "tokens": sum(line.tokens for line in paid.values()),
+        "usd": sum(line.usd for line in paid.values()),
     }

@@ -139,9 +139,9 @@ def _judged(
 
 
 def _outcome(line: FindingLine) -> str:
-    if "judge" in line.values:
-        return "correct" if line.values["judge"] >= GOOD else "wrong"
-    return PENDING if line.missing["judge"] in ASKED_AGAIN else line.missing["judge"]
+    if line.value is not None:
+        return "correct" if line.value >= GOOD else "wrong"
+    return PENDING if line.reason in ASKED_AGAIN else line.reason
 
 
 def label_digest_of(rewards: Rewards) -> str:

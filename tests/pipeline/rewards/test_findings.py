@@ -27,7 +27,7 @@ def test_different_questions_have_different_keys(one: list[str], other: list[str
 
 
 def test_what_was_noted_is_known_again(store: Store) -> None:
-    first, second = line("a", values={"judge": 0.5}, tokens=7), line("b", missing={"judge": "judge_malformed"})
+    first, second = line("a", value=0.5, tokens=7), line("b", reason="judge_malformed")
     for each in (first, second, line("c", source="verifier")):
         journal(store, DAY).add(each)
     assert known(store, DAY, {"a", "b", "d"}) == {"a": first, "b": second}
