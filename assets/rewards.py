@@ -34,7 +34,6 @@ from pipeline.views.iteration import reward_distribution
     checks={
         "coverage": "Enough of the traces have a label.",
         "agrees_with_people": "Labels are on the side of people's reviews.",
-        "distribution_is_stable": "Rewards are spread as in the iteration before.",
         "custom_reward_varies": "The recipe's own function tells completions apart.",
     },
 )
@@ -76,7 +75,7 @@ def _metadata(labels: RewardLabels) -> dict[str, Any]:
 
 def _checks(labels: RewardLabels, settings: Rewards) -> Iterator[dg.AssetCheckResult]:
     """Warnings: none of them stops the run, each of them is a reason to look before trusting the labels."""
-    noise, drift, custom = labels.human_noise, labels.drift, labels.components["custom"]
+    noise, custom = labels.human_noise, labels.components["custom"]
     yield warning(
         "coverage",
         labels.coverage >= settings.min_coverage,
@@ -87,14 +86,6 @@ def _checks(labels: RewardLabels, settings: Rewards) -> Iterator[dg.AssetCheckRe
         noise.high is not None and noise.high <= settings.max_human_noise,
         f"Share of reviewed labels on whose side people disagree: {noise}; its upper bound may be "
         f"{settings.max_human_noise:.2f}. Reviews are asked for by: pt reviews write",
-    )
-    yield warning(
-        "distribution_is_stable",
-        drift is None or drift.stability_index <= settings.max_drift,
-        "The first iteration: there is nothing to compare with."
-        if drift is None
-        else f"Population stability index {drift.stability_index:.3f} against iteration {drift.against}, mean "
-        f"{drift.mean_change:+.3f}; the recipe allows {settings.max_drift:.2f}",
     )
     if settings.custom is None:
         yield warning("custom_reward_varies", True, "The recipe names no function of its own.")

@@ -41,7 +41,7 @@ def label(
     record = RewardLabels(
         iteration=id, dataset=DatasetRef(uri=str(folder), rows=rows, digest="d"), labelled=rows, coverage=1.0,
         unlabelled={}, outcomes={}, mean_reward=0.5, histogram=(0,) * 20, components={},
-        human_noise=UNKNOWN, drift=None,
+        human_noise=UNKNOWN,
         checked=0, remembered=0, tokens=0, usd=0.0,
     )  # fmt: skip
     store.write(iteration.path("reward_labels.json"), record)

@@ -31,7 +31,7 @@ SCORED_TRACES = f"{STAGING}/scored"
 """Hashes of the traces that a part of scores is about: of one that is not about a run's calls nothing is read."""
 
 # Below `rewards/`.
-FINDINGS, DISTRIBUTIONS, REVIEWS = f"{REWARDS}/findings", f"{REWARDS}/distributions.jsonl", f"{REWARDS}/reviews"
+FINDINGS, REVIEWS = f"{REWARDS}/findings", f"{REWARDS}/reviews"
 JUDGES, JUDGE_SERVER = f"{REWARDS}/judges", f"{REWARDS}/judge_server"
 
 # Below `samples/`.

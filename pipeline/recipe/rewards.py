@@ -224,8 +224,6 @@ class Rewards(Section):
     """Share of the applying weight that must have answered; a label on less is none."""
     min_coverage: Share = 0.5
     """Share of admitted traces that need a label before anything is trained on them."""
-    max_drift: ClassVar[float] = 0.25
-    """Population stability index against the iteration before, above which the labels carry a warning."""
     verifier: Verifier = Verifier()
     """How answers are checked against references."""
     rules: Rules = Rules()

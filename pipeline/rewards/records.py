@@ -74,16 +74,6 @@ class ComponentSummary(Record):
     missing: dict[str, int]
 
 
-class Drift(Record):
-    """The distribution of `final_reward` against that of the iteration before."""
-
-    against: str
-    """Id of the iteration before."""
-    stability_index: float
-    """Population stability index over the histogram's bins: under 0.1 little, over 0.25 much."""
-    mean_change: float
-
-
 class JudgeReport(Record):
     """The judge of an iteration: who, what it did and what that cost. Empty where the recipe names none."""
 
@@ -103,7 +93,7 @@ class RewardLabels(Record):
     labelled: int
     coverage: float
     """labelled / rows, in [0, 1]; of a prompt set without an answer yet there is nothing to cover: 1. It is of traces
-    alone where there are any, as are the mean, the histogram and the drift: imports say nothing of what is served."""
+    alone where there are any, as are the mean and the histogram: imports say nothing of what is served."""
     unlabelled: dict[str, int]
     """Rows without a label, by reason."""
     outcomes: dict[str, int]
@@ -114,8 +104,6 @@ class RewardLabels(Record):
     components: dict[str, ComponentSummary]
     human_noise: Estimate
     """Share of the labels that people reviewed on whose side of 0.5 they disagree."""
-    drift: Drift | None
-    """None for the first iteration."""
     checked: int
     """Verdicts computed for this table; the others were there from an earlier run or iteration."""
     remembered: int

@@ -1,21 +1,16 @@
-"""The summary of a label table: what it says of itself, what people's reviews say of it, and how far it drifted, by the
-population stability index of `final_reward`: the sum over bins of (p - q) ln(p / q) (Jeffreys, 1946)."""
+"""The summary of a label table: what it says of itself, and what people's reviews say of it."""
 
 import json
-import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.core import layout
 from pipeline.core.estimate import Estimate, share
-from pipeline.core.journal import JournalEntry, open_journal
-from pipeline.core.storage import DatasetRef, Store
+from pipeline.core.storage import DatasetRef
 from pipeline.rewards import reviews
 from pipeline.rewards.records import (
     ABSENT,
@@ -23,7 +18,6 @@ from pipeline.rewards.records import (
     LABELS,
     LOGGED,
     ComponentSummary,
-    Drift,
     JudgeReport,
     RewardLabels,
 )
@@ -33,8 +27,6 @@ from pipeline.traces.context import IterationContext
 from pipeline.traces.rows import UNANSWERED
 
 TEXTS = ("prompt", "completion", "reference", "answer")
-FLOOR = 0.5
-"""Observations that an empty bin counts as, where the other histogram has some."""
 
 
 class LabelCounts(NamedTuple):
@@ -45,45 +37,32 @@ class LabelCounts(NamedTuple):
     remembered: int
 
 
-class RewardDistribution(JournalEntry, kw_only=True):
-    """How an iteration's labels (its id is the key) are spread over equal bins of [0, 1], and their mean."""
-
-    model_name: str
-    histogram: tuple[int, ...]
-    mean: float
-
-
 def summarise(
     context: IterationContext,
     dataset: DatasetRef,
     panel: JudgeReport,
     counts: LabelCounts,
 ) -> RewardLabels:
-    """The record of a published label table; the iteration's distribution of rewards is noted for the next one."""
-    store, iteration = context.store, context.iteration
+    """The record of a published label table."""
     labels = pq.read_table(dataset.uri, columns=[name for name in LABELS.names if name not in TEXTS])
     traces = labels.filter(pc.is_null(labels["origin"]))
     traces = traces if traces.num_rows else labels  # imports say nothing of what is served
     rewards: Any = traces["final_reward"].drop_null().to_numpy()
-    mean, histogram = float(rewards.mean()) if len(rewards) else 0.0, histogram_of(rewards)
-    distribution = RewardDistribution(key=iteration.id, model_name=iteration.model_name, histogram=histogram, mean=mean)
-    spoken = components(labels)
-    survey = reviews.survey(store)
+    survey = reviews.survey(context.store)
     for problem in survey.problems:
         context.log(problem)
     answered = traces.num_rows - counts_of(traces, "reason").get(UNANSWERED, 0)
     return RewardLabels(
-        iteration=iteration.id,
+        iteration=context.iteration.id,
         dataset=dataset,
         labelled=labels.num_rows - labels["final_reward"].null_count,
         coverage=len(rewards) / answered if answered else float(bool(labels.num_rows)),
         unlabelled=counts_of(labels, "reason"),
         outcomes=counts_of(labels, "outcome"),
-        mean_reward=mean,
-        histogram=histogram,
-        components=spoken,
+        mean_reward=float(rewards.mean()) if len(rewards) else 0.0,
+        histogram=histogram_of(rewards),
+        components=components(labels),
         human_noise=human_noise(labels, survey.reviewed),
-        drift=drift(store, distribution),
         checked=counts.checked,
         remembered=counts.remembered,
         tokens=panel.tokens,
@@ -132,38 +111,6 @@ def human_noise(labels: pa.Table, reviewed: Sequence[ReviewedLabel]) -> Estimate
     means = {key: sum(given) / len(given) for key, given in scores.items() if key in rewards}
     sides = [(rewards[key] > 0.5) != (score > 0.5) for key, score in means.items() if score != 0.5]
     return share(sum(sides), len(sides))
-
-
-def drift(store: Store, own: RewardDistribution) -> Drift | None:
-    """Note an iteration's distribution, and compare it with the one before; None where no earlier one has labels.
-
-    The one before is the last that was noted of the same model. An iteration that is run again keeps its place.
-    """
-    with open_journal(store.path(layout.DISTRIBUTIONS), RewardDistribution) as journal:
-        noted = {each.key: each for each in journal.read()}
-        if noted.get(own.key) != own:
-            journal.add(own)
-    earlier = [
-        each
-        for each in takewhile(lambda each: each.key != own.key, noted.values())
-        if each.model_name == own.model_name and sum(each.histogram) > 0
-    ]
-    if not earlier or not sum(own.histogram):
-        return None
-    last = earlier[-1]
-    return Drift(
-        against=last.key,
-        stability_index=stability_index(last.histogram, own.histogram),
-        mean_change=own.mean - last.mean,
-    )
-
-
-def stability_index(before: Sequence[int], after: Sequence[int]) -> float:
-    """Population stability index of two histograms over the same bins, each with at least one observation."""
-    bins = [(max(p, FLOOR), max(q, FLOOR)) for p, q in zip(before, after, strict=True) if p or q]
-    all_before, all_after = (sum(column) for column in zip(*bins, strict=True))
-    shares = [(p / all_before, q / all_after) for p, q in bins]
-    return math.fsum((p - q) * math.log(p / q) for p, q in shares)
 
 
 def counts_of(labels: pa.Table, column: str) -> dict[str, int]:

@@ -69,7 +69,7 @@ class Laid:
         labels = RewardLabels(
             iteration=iteration.id, dataset=NOWHERE, labelled=60, coverage=0.75, unlabelled={"no_signal": 20},
             outcomes={}, mean_reward=0.5, histogram=(3,) * 20, components={},
-            drift=None, checked=60, remembered=0, tokens=0, usd=0.0,
+            checked=60, remembered=0, tokens=0, usd=0.0,
             human_noise=UNKNOWN,
         ).model_copy(update=changes)  # fmt: skip
         self.store.write(iteration.path(layout.LABELS), labels)

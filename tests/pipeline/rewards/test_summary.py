@@ -1,20 +1,15 @@
 """What the label table says of itself, on tables small enough to count by hand."""
 
 import json
-import math
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pipeline.core.estimate import UNKNOWN, share
-from pipeline.core.storage import Store
 from pipeline.rewards.records import LABELS, LOGGED
 from pipeline.rewards.reviews import ReviewedLabel
-from pipeline.rewards.summary import RewardDistribution, components, drift, human_noise, stability_index
+from pipeline.rewards.summary import components, human_noise
 
 PROMPT = json.dumps([{"role": "user", "content": "2+2?"}])
 EMPTY: dict[str, Any] = {"prompt": PROMPT, "completion": "4", "weights": "{}", "missing": "{}", "reason": ""}
@@ -53,45 +48,3 @@ def test_people_are_held_against_the_labels_as_they_are_now() -> None:
     reviews += [review(11, 1.0), review(99, 0.0), review(4, 1.0, observation_id="new")]
     assert human_noise(labels, reviews) == share(0, 10)  # at 0.5 a person takes no side
     assert human_noise(labels, [*reviews, *(review(at, 1.0) for at in (0, 2))]) == share(1, 9), "means of two"
-
-
-def distribution(iteration: str, **changes: Any) -> RewardDistribution:
-    fields = {"model_name": "m", "histogram": (100,) * 20, "mean": 0.5}
-    return RewardDistribution(key=iteration, **{**fields, **changes})
-
-
-def before(store: Store, this: RewardDistribution) -> str | None:
-    result = drift(store, this)
-    return result.against if result else None
-
-
-def test_drift_compares_with_the_last_of_the_same_model(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    assert before(store, distribution("first")) is None
-    assert before(store, distribution("not-promoted")) == "first"
-    assert before(store, distribution("other-model", model_name="n")) is None
-    assert before(store, distribution("champion")) == "not-promoted"
-    assert before(store, distribution("no-labels", histogram=(0,) * 20)) is None
-    assert before(store, distribution("next")) == "champion"
-    assert before(store, distribution("champion")) == "not-promoted", "it was run again"
-    assert before(store, distribution("first", mean=0.1)) is None, "labels made again keep their place"
-    result = drift(store, distribution("not-promoted", mean=0.4))
-    assert result is not None and (result.against, result.stability_index) == ("first", 0)
-    assert result.mean_change == pytest.approx(0.3)
-
-
-def test_the_index_is_the_textbook_one() -> None:
-    p, q = [0.25, 0.25, 0.5], [0.4, 0.1, 0.5]
-    expected = sum((b - a) * math.log(b / a) for a, b in zip(p, q, strict=True))
-    assert stability_index([25, 25, 50], [400, 100, 500]) == pytest.approx(expected)
-
-
-counts = st.lists(st.integers(0, 1_000) | st.integers(0, 10**18), min_size=5, max_size=5).filter(any)
-
-
-@given(counts, counts)
-def test_the_index_is_finite_symmetric_and_zero_for_the_same(before: list[int], after: list[int]) -> None:
-    result = stability_index(before, after)
-    assert 0 <= result < math.inf
-    assert result == pytest.approx(stability_index(after, before))
-    assert stability_index(before, before) == 0
