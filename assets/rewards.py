@@ -118,7 +118,7 @@ def reward_model(context: dg.AssetExecutionContext, deployment: Deployment, rewa
             lambda: consented(work.store, work.lake, work.iteration.dataset),
         )
 
-    report: RewardModelReport = train_reward_model(work, reward_labels.dataset, trainable)
+    report: RewardModelReport = train_reward_model(work, trainable)
     context.log.info(report.reason or f"reward model: AUC {report.auc}, admitted: {report.admitted}")
     yield output(
         report,

@@ -180,7 +180,7 @@ class World:
     def reward_model(self) -> RewardModelReport:
         rated = [row for row in read_labels(self.labels) if row.feedback is not None]
         thumbs = [Thumb(*row[:2], row.user_id, row.prompt, row.completion, row.feedback or 0.0) for row in rated]
-        return train_reward_model(self.context("rm"), self.labels, lambda: (thumbs, {}))
+        return train_reward_model(self.context("rm"), lambda: (thumbs, {}))
 
     def best_of(
         self, report: RewardModelReport | None, judge: Score | None, drawn: Sequence[list[Answer]]

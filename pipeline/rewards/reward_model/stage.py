@@ -15,7 +15,7 @@ from threading import Timer
 from pipeline.core import layout
 from pipeline.core.estimate import share
 from pipeline.core.processes import PipedProcess, piped
-from pipeline.core.storage import DatasetRef, ModelRef, digest_dir, locked, model_ref
+from pipeline.core.storage import ModelRef, digest_dir, locked, model_ref
 from pipeline.recipe.rewards import RewardModelSettings
 from pipeline.rewards.records import Finding
 from pipeline.rewards.reward_model.measures import auc, objections, twin
@@ -49,7 +49,7 @@ class _NotTrained(Exception):
     """The thumbs that the model can read do not suffice."""
 
 
-def train_reward_model(context: IterationContext, labels: DatasetRef, trainable: Trainable) -> RewardModelReport:
+def train_reward_model(context: IterationContext, trainable: Trainable) -> RewardModelReport:
     """Train and publish the iteration's reward model once, or the reason why there is none.
 
     `trainable` is called inside the lock that keeps users from being forgotten meanwhile, and not at all where the
@@ -62,12 +62,10 @@ def train_reward_model(context: IterationContext, labels: DatasetRef, trainable:
         absent = RewardModelReport(iteration=iteration.id, reason=NOT_ASKED)
         return store.once(name, RewardModelReport, lambda: absent)
     with locked(store.path(iteration.path(layout.REWARD_MODEL_LOCK))), shared_lock(store):
-        return store.once(name, RewardModelReport, lambda: _make(context, settings, labels, trainable))
+        return store.once(name, RewardModelReport, lambda: _make(context, settings, trainable))
 
 
-def _make(
-    context: IterationContext, settings: RewardModelSettings, labels: DatasetRef, trainable: Trainable
-) -> RewardModelReport:
+def _make(context: IterationContext, settings: RewardModelSettings, trainable: Trainable) -> RewardModelReport:
     started, store, iteration = time.monotonic(), context.store, context.iteration
     rated, left_out = trainable()
     thumbs, counts = thumbs_of(rated, left_out)

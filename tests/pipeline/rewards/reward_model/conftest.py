@@ -20,7 +20,6 @@ from tests.contexts import KEYS, context_of
 from tests.fork_server import ForkServer
 from tests.loop import forked
 
-LABELS = DatasetRef(uri="labels", rows=0, digest="labels")
 RUDE, POLITE = "You fool! ", "Thanks. "
 FILLER = " Ada has apples and Ben buys pears."
 
@@ -65,7 +64,7 @@ def work(store: Store, **settings: Any) -> IterationContext:
 
 def trained(store: Store, rows: list[Thumb], **settings: Any) -> RewardModelReport:
     """By the stage, in a process of its own."""
-    return train_reward_model(work(store, **settings), LABELS, lambda: (rows, {}))
+    return train_reward_model(work(store, **settings), lambda: (rows, {}))
 
 
 INSULT = {"kind": "append", "name": "insult", "text": "You fool!"}

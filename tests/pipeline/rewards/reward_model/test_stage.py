@@ -16,7 +16,6 @@ from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.rewards.reward_model.stage import NOT_ASKED, train_reward_model
 from tests.contexts import context_of
 from tests.pipeline.rewards.reward_model.conftest import (
-    LABELS,
     LONGER,
     POLITE_ROWS,
     POLITE_SETTINGS,
@@ -42,7 +41,7 @@ def no_rows() -> tuple[list, dict]:
 
 
 def test_without_the_section_nothing_is_done(store: Store) -> None:
-    report = train_reward_model(context_of(store, iteration_of(store)), LABELS, no_rows)
+    report = train_reward_model(context_of(store, iteration_of(store)), no_rows)
     assert (report.model, report.reason, report.admitted) == (None, NOT_ASKED, False)
     assert files_of(store) == {layout.REWARD_MODEL}
 
@@ -88,7 +87,7 @@ def log(line):
     if "epoch 1" in line:
         os.kill(os.getpid(), signal.SIGKILL)
 context = replace(work(Store({root!r}, KEYS), **POLITE_SETTINGS), log=log)
-train_reward_model(context, LABELS, lambda: (POLITE_ROWS, {{}}))
+train_reward_model(context, lambda: (POLITE_ROWS, {{}}))
 """
 
 
