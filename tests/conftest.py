@@ -269,6 +269,9 @@ def bucket(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
         "AWS_SECRET_ACCESS_KEY": "test",
         "AWS_DEFAULT_REGION": "us-east-1",
     }
+    for key in ("AWS_REQUEST_CHECKSUM_CALCULATION", "AWS_RESPONSE_CHECKSUM_VALIDATION"):
+        monkeypatch.setenv(key, "")  # so that what the pipeline sets ends with the test
+        monkeypatch.delenv(key)
     for key, value in environment.items():
         monkeypatch.setenv(key, value)
     name = f"bucket-{uuid.uuid4().hex[:12]}"

@@ -1,6 +1,5 @@
 """Where a record's references point: absolute in memory, on disk relative to the record's own file
-(`relative:../training/model`), so that a data root can be moved. Only fields of the type `Uri`, below the root. And
-whether an `s3://` prefix can be listed."""
+(`relative:../training/model`), so that a data root can be moved. Only fields of the type `Uri`, below the root."""
 
 from os.path import relpath
 from pathlib import Path, PurePath
@@ -12,7 +11,6 @@ from pipeline.core import layout
 
 MARK = "relative:"
 FILE = "file://"
-BUCKET_TIMEOUT_S = 3.0
 
 
 class Document(NamedTuple):
@@ -70,29 +68,3 @@ Uri = Annotated[
     ),
 ]
 """An absolute path or a URI, in a record that may be stored in the same tree."""
-
-
-def is_bucket(uri: str) -> bool:
-    return uri.startswith(("s3://", "s3a://"))
-
-
-def bucket_fault(uri: str, *, may_be_empty: bool = False) -> str:
-    """Why no object can be listed below `s3://bucket/prefix`, by one short attempt; "" when one can. `may_be_empty`: an
-    empty prefix will do."""
-    from botocore.config import Config
-    from botocore.exceptions import BotoCoreError, ClientError
-    from botocore.session import get_session
-
-    bucket, _, prefix = uri.partition("://")[2].partition("/")
-    attempts = {"total_max_attempts": 1}
-    config = Config(connect_timeout=BUCKET_TIMEOUT_S, read_timeout=BUCKET_TIMEOUT_S, retries=attempts)
-    try:
-        client = get_session().create_client("s3", config=config)
-        listed = client.list_objects_v2(Bucket=bucket, Prefix=prefix.strip("/"), MaxKeys=1)
-    except (BotoCoreError, ClientError, ValueError) as error:
-        return (
-            f"{uri} cannot be listed ({error}). Check the bucket's name, the credentials (AWS_ACCESS_KEY_ID and "
-            "AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or a role of this machine) with the rights s3:ListBucket and "
-            "s3:GetObject, AWS_DEFAULT_REGION and AWS_ENDPOINT_URL."
-        )
-    return "" if listed.get("KeyCount") or may_be_empty else f"{uri} holds no object"

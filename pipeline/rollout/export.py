@@ -5,14 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pipeline.core.model_files import model_files
+from pipeline.core.objects import opened, reached
 from pipeline.core.storage import ModelRef, digest_file, write_atomically
 from pipeline.serving.model_places import (
     ExportedFile,
     ExportManifest,
     folder_digest,
     manifest_beside,
-    opened,
-    reached,
     sha256_of,
     sizes_below,
 )
@@ -45,11 +44,12 @@ def export_model(model: ModelRef, root: str, model_name: str, log: Callable[[str
             if sha256_of(files, place, wanted[name].bytes) == wanted[name].sha256:
                 log(f"{name} is at {uri} already")
                 continue
-            files.makedirs(place.rpartition("/")[0], exist_ok=True)
             files.put_file(str(path), place)
             there = sha256_of(files, place, wanted[name].bytes)
             if there != wanted[name].sha256:
-                raise OSError(f"{place} reads back as {there[:12] or 'nothing'}, not {wanted[name].sha256[:12]}")
+                raise ValueError(
+                    f"{place} reads back as {there[:12] or 'nothing'}, not {wanted[name].sha256[:12]}. Export again."
+                )
             log(f"{name} brought to {uri}, {wanted[name].bytes:,} bytes")
         strays = sizes_below(files, target).keys() - wanted.keys()
         if strays:

@@ -3,21 +3,19 @@ the copy of one onto this machine, which is verified, goes on after a kill, and 
 
 import hashlib
 import shutil
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from pipeline.core.model_files import is_hidden
+from pipeline.core.objects import opened, reached
 from pipeline.core.storage import Record, digest_dir, digest_file, digest_json, publish_dir
 
 AT_ONCE = 4
 """Files that are copied at the same time."""
-S3_ATTEMPTS = 8
-S3_TIMEOUT_S = 60.0
 
 
 class ExportedFile(Record):
@@ -92,7 +90,9 @@ def size_of(files: Any, place: str) -> int | None:
     """In bytes; None where there is no such file. `isfile` would say no to a place that cannot be reached."""
     try:
         row = files.info(place)
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        if "NoSuchBucket" in str(error.__cause__):
+            raise
         return None
     return int(row["size"]) if row["type"] == "file" else None
 
@@ -103,32 +103,6 @@ def sha256_of(files: Any, place: str, size: int) -> str:
         return ""
     with files.open(place, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def opened(uri: str) -> tuple[Any, str]:
-    """The file system and the folder in it."""
-    from fsspec.core import url_to_fs
-
-    options: dict[str, Any] = {}
-    if uri.startswith(("s3://", "s3a://")):
-        retries = {"mode": "standard", "max_attempts": S3_ATTEMPTS}
-        options = {"config_kwargs": {"retries": retries, "connect_timeout": S3_TIMEOUT_S, "read_timeout": S3_TIMEOUT_S}}
-    # A cached listing would hide what another attempt brought since.
-    files, target = url_to_fs(uri, use_listings_cache=False, skip_instance_cache=True, **options)
-    return files, target.rstrip("/")
-
-
-@contextmanager
-def reached(uri: str) -> Generator[None]:
-    """Turns what a place's client raises into OSError."""
-    try:
-        yield
-    except (OSError, ValueError):
-        raise
-    except Exception as error:  # the boundary of fsspec: each backend raises its own exceptions
-        raise OSError(
-            f"{uri} cannot be reached ({error}). Check the address, the credentials and the rights."
-        ) from error
 
 
 def _copied(files: Any, target: str, sizes: dict[str, int], partial: Path) -> str:

@@ -14,11 +14,12 @@ from pipeline.core.storage import Record
 TABLE = "/governed/traces"
 """Path of the table in its warehouse."""
 LOCATION = f"lake://{TABLE}"
-"""Location of a table whose catalogue and warehouse are one folder: `folder_io` opens its files where the folder lies
+"""Location of a table whose catalogue and warehouse are one folder: `file_io` opens its files where the folder lies
 now, so that it can be moved and copied."""
 FOLDER = "lake.folder"
 """Property of the catalogue: URI of the folder where the table lies now."""
-FOLDER_IO = "pipeline.traces.lake.folder_io.FolderIO"
+FOLDER_IO = "pipeline.traces.lake.file_io.FolderIO"
+BUCKET_IO = "pipeline.traces.lake.file_io.BucketIO"
 
 
 class LakeConfig(Record):
@@ -64,9 +65,8 @@ class LakeConfig(Record):
     def options(self) -> dict[str, str]:
         """The properties of the catalogue and of every reader and writer of files."""
         return {
-            "s3.region": "us-east-1",  # without one PyArrow asks AWS
             **_proxy(self.properties),
-            "py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO",
+            "py-io-impl": BUCKET_IO,
             **({"py-io-impl": FOLDER_IO, FOLDER: self.location} if self.movable else {}),
             **self.properties,
         }

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from jinja2 import TemplateError
 
-from pipeline.core.locations import bucket_fault, is_bucket
 from pipeline.core.model_files import faults, weight_files
+from pipeline.core.objects import bucket_fault, is_bucket
 from pipeline.core.storage import shown_path
 from pipeline.models.rendering import folder_template
 from pipeline.recipe import Recipe

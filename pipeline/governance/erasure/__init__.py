@@ -10,6 +10,7 @@ from typing import NamedTuple
 from pipeline.core import layout
 from pipeline.core.iteration import Iteration
 from pipeline.core.mark_keys import key_of
+from pipeline.core.objects import kept_versions
 from pipeline.core.removal import Place, of_files
 from pipeline.core.storage import Store
 from pipeline.governance.erasure import mirrored, places, tables
@@ -38,9 +39,6 @@ from pipeline.traces.lake import Lake, open_lake
 from pipeline.traces.sources.protocol import Address
 from pipeline.training.result import TrainingResult
 
-VERSIONS_KEPT = (
-    "the bucket keeps versions, and those of deleted files stay. Expire noncurrent versions by a lifecycle rule"
-)
 Keeper = Callable[[Store, Collection[str]], list[Place]]
 """The places of a package above this one, such as the evaluation, that hold rows of these principals."""
 
@@ -112,7 +110,7 @@ def forget(
             log(f"forget {id}: {swept.files} files swept, {swept.bytes:,} bytes")
         in_source, after = places.in_source(store, person, address), _counted(held)  # rows that came meanwhile
         left = [f"{place}, {name}: {rows} rows" for place, counts in after.items() for name, rows in counts.items()]
-        left += [f"{lake.uri}: {VERSIONS_KEPT}"] if lake.keeps_versions() else []
+        left += [f"{lake.uri}: {line}"] if (line := kept_versions(lake.uri)) else []
         earlier = [each for each in proofs(store) if each.mark == person.mark]
         update = {
             "finished": now,

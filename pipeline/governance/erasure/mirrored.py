@@ -44,9 +44,9 @@ def remains(store: Store, iterations: Collection[str]) -> list[str]:
 
 
 def outside(store: Store, iterations: Collection[str]) -> tuple[str, ...]:
-    """Mirrors in stores of another kind, each with what to ask of its owner."""
+    """Mirrors in stores whose driver is not installed, each with what to do."""
     return tuple(
-        f"{place.uri}: delete the checkpoints of iteration {id}, which learned from the user's rows"
+        f"{place.uri}: install its driver and forget again, or delete the checkpoints of iteration {id} there"
         for id in sorted(iterations)
         for place in places_of(store, id)
         if mirror_folder(place.uri, place.folder) is None

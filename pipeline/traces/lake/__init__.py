@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -185,15 +185,6 @@ class Lake:
         for file in garbage:
             fs.delete_file(file.path)
         return SweepResult(files=len(garbage), bytes=sum(file.size for file in garbage))
-
-    def keeps_versions(self) -> bool:
-        """Whether the warehouse is a bucket that keeps versions of deleted files."""
-        if not self.uri.startswith("s3://"):
-            return False
-        from pyiceberg.io.fsspec import FsspecFileIO
-
-        fs: Any = FsspecFileIO(self._config.options).get_fs("s3")
-        return "Status" in fs.call_s3("get_bucket_versioning", Bucket=path_of(self.uri).partition("/")[0])
 
     def _reachable(self) -> set[str]:
         """Paths of all files that the table's metadata names."""

@@ -104,10 +104,10 @@ def count_rows(config: LakeConfig, uris: Sequence[str], where: pc.Expression) ->
 
 def filesystem(config: LakeConfig) -> Any:
     """PyArrow's file system of the warehouse, with PyIceberg's settings."""
-    from pyiceberg.io.pyarrow import PyArrowFileIO
+    from pipeline.traces.lake.file_io import BucketIO
 
-    scheme, bucket, _ = PyArrowFileIO.parse_location(config.warehouse)
-    return PyArrowFileIO(config.options).fs_by_scheme(scheme, bucket)
+    scheme, bucket, _ = BucketIO.parse_location(config.warehouse)
+    return BucketIO(config.options).fs_by_scheme(scheme, bucket)
 
 
 def path_of(uri: str) -> str:

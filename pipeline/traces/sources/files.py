@@ -6,9 +6,7 @@ from contextlib import contextmanager, suppress
 from itertools import chain
 from typing import Any
 
-from fsspec.core import url_to_fs
-
-from pipeline.core.locations import bucket_fault, is_bucket
+from pipeline.core.objects import fault, is_bucket, opened
 from pipeline.core.storage import shown_path
 from pipeline.traces.sources.protocol import Broken, Digest, Holds, SourcePart, check_size
 
@@ -16,8 +14,7 @@ LINES = (".jsonl", ".ndjson")
 CHUNK = 1 << 20
 PIECE = 1 << 16
 """Compressed bytes that are inflated at once: as many may be lost, at most, before a damaged place."""
-S3_TIMEOUT_S = 60.0
-S3_ATTEMPTS = 8
+S3_BLOCK = 4 << 20
 
 
 class Files:
@@ -25,17 +22,8 @@ class Files:
 
     def __init__(self, uri: str) -> None:
         self.label = uri
-        options: dict[str, Any] = {}
-        if is_bucket(uri):
-            # Standard mode retries 500s, throttling and timeouts; a range that failed is asked for again, whole.
-            retries = {"mode": "standard", "max_attempts": S3_ATTEMPTS}
-            timeouts = {"connect_timeout": S3_TIMEOUT_S, "read_timeout": S3_TIMEOUT_S}
-            options = {"config_kwargs": {"retries": retries, **timeouts}, "default_block_size": 4 << 20}
-        with _reading(uri):
-            # A cached listing would hide the files that arrived since, so no day could be called complete.
-            fs, root = url_to_fs(uri, use_listings_cache=False, skip_instance_cache=True, **options)
-        self._fs: Any = fs
-        self._root: str = root.rstrip("/")
+        options: dict[str, Any] = {"default_block_size": S3_BLOCK} if is_bucket(uri) else {}
+        self._fs, self._root = opened(uri, **options)
 
     def parts(self, folder: str = "", *, holds: Holds = "calls", suffixes: tuple[str, ...] = LINES) -> list[SourcePart]:
         """Files of these formats below `folder`, in name order, without hidden ones and folders. Raises ValueError when
@@ -45,11 +33,8 @@ class Files:
             if not folder and self._fs.isfile(self._root):
                 listing = {self._root: self._fs.info(self._root)}
             else:
-                listing = self._fs.find(below, detail=True) if self._fs.exists(below) else {}
-        if not listing and is_bucket(self.label):
-            if fault := bucket_fault(self.label, may_be_empty=True):
-                raise ValueError(fault)
-        elif not listing and not self._fs.exists(self._root):
+                listing = self._fs.find(below, detail=True)
+        if not listing and not is_bucket(self.label) and not self._fs.exists(self._root):
             raise ValueError(f"{shown_path(self.label)} is not there. Point traces.source.uri to the traces.")
         named = {path[len(self._root) + 1 :] or path.rpartition("/")[2]: info for path, info in listing.items()}
         named = {name: info for name, info in named.items() if not (_is_hidden(name) or _is_folder(name, info))}
@@ -121,11 +106,7 @@ def _reading(uri: str) -> Generator[None]:
 
 
 def _unreadable(uri: str, error: Exception) -> ValueError:
-    if isinstance(error, ImportError):  # fsspec names the package
-        return ValueError(f"{uri} needs another driver ({error}). Install it: pip install preference-tuning[gs].")
-    return ValueError(
-        f"{uri} cannot be read ({type(error).__name__}: {error}). Check the path, the credentials and the endpoint."
-    )
+    return ValueError(f"{uri} cannot be read: {fault(error)}")
 
 
 def _is_hidden(name: str) -> bool:

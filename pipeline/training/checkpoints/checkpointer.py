@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from pipeline.core.objects import fault
 from pipeline.core.storage import publish_dir, write_atomically
 from pipeline.recipe import Checkpoints
 from pipeline.training.checkpoints import manifest as manifests
@@ -49,7 +50,7 @@ class Checkpointer:
         folder, cut = self._first(remote, lambda manifest: manifest.step)
         if folder is None and (silence or cut):
             raise ConnectionError(
-                f"There is no checkpoint in {self._root}, and {silence or cut}. Start again when the mirror answers, "
+                f"There is no checkpoint in {self._root}, and {silence or cut} Start again when the mirror answers, "
                 "or set training.checkpoints.mirror to null to begin at step 0."
             )
         if folder is not None and self._uploads is not None:
@@ -128,7 +129,7 @@ class Checkpointer:
             try:
                 flaw = find_flaw(folder, manifest) if here else self._fetch(manifest, folder)
             except Exception as error:  # the boundary of fsspec: each backend raises its own exceptions
-                flaw = cut = f"fetching it from the mirror failed ({type(error).__name__}: {error})"
+                flaw = cut = f"fetching it from the mirror failed: {fault(error)}"
             if flaw is None:
                 self._flawed.discard(manifest.step)
                 return folder, cut
@@ -155,9 +156,10 @@ class Checkpointer:
         if self._mirror is None:
             return [], ""
         try:
+            self._mirror.open_anew()
             return self._mirror.manifests(self._say), ""
         except Exception as error:  # the same boundary
-            silence = f"the mirror {self._mirror.uri} does not answer ({type(error).__name__}: {error})"
+            silence = f"the mirror {self._mirror.uri} does not answer: {fault(error)}"
             self._say(silence)
             return [], silence
 

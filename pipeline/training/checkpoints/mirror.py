@@ -5,17 +5,15 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from pipeline.core import layout
-from pipeline.core.locations import Uri, is_bucket
-from pipeline.core.redaction import redacted
+from pipeline.core.locations import Uri
+from pipeline.core.objects import fault, kept_versions, opened, paths_below, reached
 from pipeline.core.storage import Record, Store, write_atomically
 from pipeline.recipe import Checkpoints
 from pipeline.training.checkpoints.manifest import (
@@ -72,9 +70,10 @@ def mark_of(iteration: str) -> str:
 
 
 def mirror_folder(uri: str, folder: str) -> MirrorFolder | None:
-    """`folder` below the mirror's `uri`; None for a store that is neither a folder nor S3. Makes no connection."""
-    known = is_bucket(uri) or "://" not in uri.removeprefix("file://")
-    return MirrorFolder(uri, folder) if known else None
+    """`folder` below the mirror's `uri`; None where no driver is installed for it. Makes no connection."""
+    with suppress(ValueError):
+        return MirrorFolder(uri, folder)
+    return None
 
 
 class MirrorFolder:
@@ -83,70 +82,61 @@ class MirrorFolder:
 
     def __init__(self, uri: str, folder: str) -> None:
         """Raises ValueError when no driver takes the URI."""
-        try:
-            # A cached listing would hide what another attempt did meanwhile.
-            fs, root = url_to_fs(uri, use_listings_cache=False, skip_instance_cache=True)
-        except (ImportError, ValueError) as error:
-            raise ValueError(
-                f"training.checkpoints.mirror is {uri!r}, which cannot be opened ({error}). Give s3://bucket/prefix."
-            ) from error
-        if isinstance(fs, LocalFileSystem):
-            fs.auto_mkdir = True
-        self.uri = uri
-        self._fs: Any = fs
-        self._root = f"{root.rstrip('/')}/{folder}"
-        self.name = f"{uri.rstrip('/')}/{folder}" if is_bucket(uri) else self._root
+        self.uri, self._folder = uri, folder
+        self.open_anew()
+        is_local = isinstance(self._fs, LocalFileSystem)
+        self.name = self._root if is_local else f"{uri.rstrip('/')}/{folder}"
+
+    def open_anew(self) -> None:
+        """Begin a session, which reads the environment and the files of credentials as they are now."""
+        self._fs, root = opened(self.uri)
+        self._root = f"{root}/{self._folder}"
 
     def is_begun(self) -> bool:
         """Whether an attempt ever claimed it."""
-        with self._asked():
-            return self._fs.exists(f"{self._root}/{CLAIM}")
+        with reached(self.uri):
+            return CLAIM in self._names()
 
     def close(self, iteration: str) -> None:
         """Leave the mark, unless it is there."""
-        with self._asked():
-            if not self._fs.exists(f"{self._root}/{mark_of(iteration)}"):
+        with reached(self.uri):
+            if mark_of(iteration) not in self._names():
                 self._fs.pipe_file(f"{self._root}/{mark_of(iteration)}", _WORDS)
 
     def steps(self) -> list[str]:
         """The names of the checkpoints, whole or not, of which anything is there."""
-        with self._asked():
+        with reached(self.uri):
             return [name for name in self._names() if name != CLAIM and not name.startswith(_MARK)]
 
     def clear(self) -> list[str]:
         """Delete all of them, and list what is there then: a line for each checkpoint that stays, with the reason."""
-        reasons: dict[str, str] = {}
-        for step in self.steps():
-            try:
-                with self._asked():
-                    self._fs.rm(f"{self._root}/{step}", recursive=True)
-            except OSError as error:
-                reasons[step] = error.strerror or str(error)
+        reasons = self._delete(self.steps())
         lines = [f"{self.name}/{step}: {reasons.get(step, 'the store did not delete it')}" for step in self.steps()]
-        if is_bucket(self.uri):
-            with self._asked():
-                answer = self._fs.call_s3("get_bucket_versioning", Bucket=self._root.partition("/")[0])
-            if answer.get("Status"):
-                what = "the bucket keeps versions, and those of deleted checkpoints stay. Expire noncurrent versions"
-                lines.append(f"{self.name}: {what} by a lifecycle rule")
-        return lines
+        return [*lines, f"{self.name}: {line}"] if (line := kept_versions(self.uri)) else lines
+
+    def _delete(self, names: Iterable[str]) -> dict[str, str]:
+        """Delete these checkpoints, object by object, as not every store takes a batch; returns why one stays, by its
+        name. The manifest goes second: where nothing can be deleted it stays, and else nobody trusts the rest."""
+        reasons: dict[str, str] = {}
+        for name in names:
+            folder = f"{self._root}/{name}"
+            try:
+                with reached(self.uri):
+                    paths = paths_below(self._fs, folder)
+                    paths.sort(key=lambda path: path != f"{folder}/{MANIFEST}")
+                    for path in (*paths[1:2], *paths[:1], *paths[2:]):
+                        self._fs.rm_file(path)
+                    if isinstance(self._fs, LocalFileSystem) and self._fs.isdir(folder):
+                        self._fs.rm(folder, recursive=True)
+            except OSError as error:
+                reasons[name] = error.strerror or str(error)
+        return reasons
 
     def _names(self) -> list[str]:
-        """By the files that are there: a prefix of deleted versions alone is no checkpoint."""
-        inside = (str(name).partition(f"{self._root}/")[2] for name in self._fs.find(self._root))
-        return sorted({name.partition("/")[0] for name in inside})
-
-    @contextmanager
-    def _asked(self) -> Generator[None]:
-        try:
-            yield
-        except Exception as error:  # the boundary of fsspec: each backend raises its own exceptions
-            if not is_bucket(self.uri) and isinstance(error, OSError):
-                raise
-            raise OSError(
-                f"the store does not answer or refuses ({redacted(str(error))}). Check AWS_ENDPOINT_URL and the "
-                "network, and grant s3:ListBucket, s3:GetBucketVersioning, s3:GetObject, s3:PutObject, s3:DeleteObject"
-            ) from error
+        """By the files that are there: a prefix of deleted versions alone is no checkpoint. By a listing, as a HEAD
+        that is refused has no reason."""
+        inside = (path.partition(f"{self._root}/")[2] for path in paths_below(self._fs, self._root))
+        return sorted({name.partition("/")[0] for name in inside} - {""})
 
 
 class MirrorClaim(Record):
@@ -194,7 +184,7 @@ class Mirror(MirrorFolder):
         if not self._ours():
             return False
         at = self._path(manifest.step, MANIFEST)
-        if self._fs.exists(at):
+        with suppress(FileNotFoundError):
             if self._fs.cat_file(at) == written(manifest):
                 return True
             self._fs.rm_file(at)  # never trusted while its files change
@@ -208,16 +198,15 @@ class Mirror(MirrorFolder):
     def is_closed(self) -> bool:
         """Whether an erasure took data of this training away."""
         iteration = self.origin.iteration
-        return bool(iteration) and self._fs.exists(f"{self._root}/{mark_of(iteration)}")
+        return mark_of(iteration) in self._names() if iteration else False
 
     def retain(self, committed: int, settings: Checkpoints) -> None:
-        """Drop what the settings don't keep of the steps up to `committed`, cut uploads included."""
+        """Drop what the settings don't keep of the steps up to `committed`, cut uploads included. Raises OSError after
+        all were tried."""
         kept = keep(self.manifests(), committed, settings)
-        for step in self._steps():
-            if step <= committed and step not in kept:
-                if self._fs.exists(self._path(step, MANIFEST)):
-                    self._fs.rm_file(self._path(step, MANIFEST))
-                self._fs.rm(self._path(step), recursive=True)
+        stay = self._delete(folder_name(step) for step in self._steps() if step <= committed and step not in kept)
+        if stay:
+            raise OSError(", ".join(stay) + f": {next(iter(stay.values()))}")
 
     def _ours(self) -> bool:
         """Whether this attempt may write now; claims if it has not yet, or if its claim was lost."""
@@ -284,7 +273,7 @@ class Uploads:
             if self._mirror.is_closed():
                 self._stop()
         except Exception as error:  # the boundary of fsspec: each backend raises its own exceptions
-            self._say(f"the mirror {self._mirror.uri} cannot be written to yet ({type(error).__name__}: {error})")
+            self._say(f"the mirror {self._mirror.uri} cannot be written to yet: {fault(error)}")
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._closed or self._due)
@@ -303,12 +292,13 @@ class Uploads:
         """Whether it is in the mirror now."""
         mirror, up = self._mirror, False
         try:
+            mirror.open_anew()  # keys of sessions end before trainings do, and their owner renews them
             manifest = read(folder, mirror.origin)
             up = mirror.put(folder, manifest)
             mirror.retain(manifest.step, self._settings) if up else self._stop()
         except Exception as error:  # the same boundary
             what = "in the mirror, where older ones were not cleared" if up else "not in the mirror"
-            self._say(f"checkpoint {folder.name} is {what} ({type(error).__name__}: {error}); the next one tries again")
+            self._say(f"checkpoint {folder.name} is {what}, and the next one tries again: {fault(error)}")
         return up
 
     def _stop(self) -> None:

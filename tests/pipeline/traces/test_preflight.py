@@ -94,13 +94,13 @@ def test_a_disk_too_small_for_an_iteration_is_a_fault(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_bucket_that_does_not_exist_is_named(bucket: str, tmp_path: Path) -> None:
     (fault,) = export("s3://no-such-bucket-here/langfuse")
-    assert "NoSuchBucket" in fault and "Check the bucket's name" in fault
+    assert "NoSuchBucket" in fault and "correct its name" in fault
     (fault,) = export(f"s3://{bucket}/langfuse")
     assert f"s3://{bucket}/langfuse holds no object" in fault
     boto3.client("s3").put_object(Bucket=bucket, Key="langfuse/observations_v2/a.jsonl", Body=b"{}")
     assert export(f"s3://{bucket}/langfuse") == []
     (fault,) = preflight(recipe(tmp_path), None, "s3://no-such/lake")
-    assert fault.startswith("traces.lake.warehouse: s3://no-such/lake cannot be listed (")
+    assert fault.startswith("traces.lake.warehouse: s3://no-such/lake cannot be read: ")
     assert preflight(recipe(tmp_path), None, f"s3://{bucket}/lake") == []
 
 

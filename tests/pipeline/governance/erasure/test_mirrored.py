@@ -79,10 +79,11 @@ def test_a_trainer_at_work_may_still_upload(store: Store, tmp_path: Path) -> Non
     assert mirrored.remains(store, [ITERATION]) == []
 
 
-def test_a_store_of_another_kind_is_its_owners(store: Store) -> None:
-    remember(store, ITERATION, place_of("gs://bucket/runs", PLAN))
-    line = f"gs://bucket/runs: delete the checkpoints of iteration {ITERATION}, which learned from the user's rows"
-    assert mirrored.outside(store, [ITERATION]) == (line,) and mirrored.remains(store, [ITERATION]) == []
+def test_a_store_without_its_driver_is_outside(store: Store) -> None:
+    remember(store, ITERATION, place_of("carrier-pigeon://loft", PLAN))
+    what = f"install its driver and forget again, or delete the checkpoints of iteration {ITERATION} there"
+    assert mirrored.outside(store, [ITERATION]) == (f"carrier-pigeon://loft: {what}",)
+    assert mirrored.remains(store, [ITERATION]) == []
     assert list(mirrored.remove(store, [ITERATION])) == []
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import pyarrow.dataset as ds
 import pytest
 
+from pipeline.core.objects import kept_versions
 from pipeline.traces.lake import Lake, LakeConfig, open_lake
 from pipeline.traces.lake.files import filesystem, path_of
 from pipeline.traces.lake_config import named
@@ -130,10 +131,10 @@ def decoded(config: LakeConfig, lake: Lake) -> list[str]:
 
 
 def test_a_bucket_that_keeps_versions_is_known(bucket: str, tmp_path: Path) -> None:
-    with open_lake(on_s3(bucket, f"sqlite:///{tmp_path}/catalog.db")) as lake:
-        assert not lake.keeps_versions()
-        s3_client().put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
-        assert lake.keeps_versions()
+    assert kept_versions(f"s3://{bucket}/lake") == kept_versions(f"file://{tmp_path}") == ""
+    s3_client().put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    assert "the bucket keeps versions" in kept_versions(f"s3://{bucket}/lake")
+    assert "is unknown" in kept_versions("memory://lake")
 
 
 def test_another_prefix_of_the_bucket_is_not_touched(bucket: str, tmp_path: Path) -> None:
