@@ -5,8 +5,16 @@ import fcntl
 import shutil
 from pathlib import Path
 
+from dagster._core.storage.event_log.sqlite import sqlite_event_log
+from dagster._core.storage.runs.sqlite import sqlite_run_storage
+from dagster._core.storage.schedules.sqlite import sqlite_schedule_storage
 from dagster._core.storage.sqlite_storage import DagsterSqliteStorage, SqliteStorageConfig
 from dagster._serdes import ConfigurableClassData
+
+from pipeline.core.locations import sqlite_url
+
+for each in (sqlite_event_log, sqlite_run_storage, sqlite_schedule_storage):  # their own fails for % and ? in a path
+    vars(each)["create_db_conn_string"] = lambda base, name: sqlite_url(Path(base, f"{name}.db").absolute())
 
 
 class WholeSqliteStorage(DagsterSqliteStorage):

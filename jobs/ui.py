@@ -18,8 +18,8 @@ from pathlib import Path
 from assets.environment import environment
 from assets.resources import deployment
 from pipeline.core import layout
+from pipeline.core.locations import sqlite_file
 from pipeline.core.processes import Child, die_with_parent
-from pipeline.registry.tracking import SQLITE
 
 HOST = "127.0.0.1"
 PORTS = {"DAGSTER": int(environment().dagster_port or 3000), "MLFLOW": int(environment().mlflow_port or 5000)}
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] = ()) -> int:
 def _mlflow() -> list[str]:
     settings = deployment()
     settings.store().path(layout.MLFLOW).mkdir(parents=True, exist_ok=True)
-    if settings.tracking_uri().startswith(SQLITE):
+    if sqlite_file(settings.tracking_uri()):
         subprocess.run([sys.executable, "-c", MAKE_DATABASE, settings.tracking_uri()], check=False)
     command = [str(Path(sys.executable).parent / "mlflow"), "server", "--host", HOST, "--port", str(PORTS["MLFLOW"])]
     command += ["--allowed-hosts", f"{HOST}:*,localhost:*", "--workers", "1"]

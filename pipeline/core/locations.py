@@ -68,3 +68,17 @@ Uri = Annotated[
     ),
 ]
 """An absolute path or a URI, in a record that may be stored in the same tree."""
+
+
+def sqlite_url(file: Path) -> str:
+    """SQLAlchemy's address of a database's file, in which a % or ? of the path is quoted."""
+    from sqlalchemy import URL
+
+    return URL.create("sqlite", database=str(file)).render_as_string()
+
+
+def sqlite_file(url: str) -> Path | None:
+    """The inverse of `sqlite_url`; None for another database."""
+    from sqlalchemy import make_url
+
+    return Path(make_url(url).database or "") if url.startswith("sqlite:") else None

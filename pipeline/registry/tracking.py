@@ -5,13 +5,12 @@ import logging
 import os
 import sqlite3
 from contextlib import closing, suppress
-from pathlib import Path
 from urllib.parse import quote
 
 from pipeline.core import layout
+from pipeline.core.locations import sqlite_file, sqlite_url
 from pipeline.core.storage import Store, claimed_folder
 
-SQLITE = "sqlite:///"
 SERVED = "mlflow-artifacts:/"
 """Artifacts of the default experiment: with the server that shows it."""
 BUSY_TIMEOUT_S = 60
@@ -41,27 +40,27 @@ def local_tracking(store: Store) -> str:
                 f"{database} has the paths of another place, or cannot be read ({error}). Make it readable and "
                 "writable, or restore it from a backup."
             ) from error
-    return f"{SQLITE}{database}"
+    return sqlite_url(database)
 
 
 def ensure_database(uri: str) -> None:
     """Create MLflow's tables where the address is a file of SQLite that is not there yet."""
-    path = Path(uri.removeprefix(SQLITE))
-    if not uri.startswith(SQLITE) or path.exists():
+    path = sqlite_file(uri)
+    if path is None or path.exists():
         return
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
     be_quiet()
     with claimed_folder(path) as folder:
         staged = folder / path.name
-        SqlAlchemyStore(f"{SQLITE}{staged}", SERVED).engine.dispose()
+        SqlAlchemyStore(sqlite_url(staged), SERVED).engine.dispose()
         with suppress(FileExistsError):
             os.link(staged, path)
 
 
 def has_database(uri: str) -> bool:
     """False where the address is a file of SQLite that is not there."""
-    return not uri.startswith(SQLITE) or Path(uri.removeprefix(SQLITE)).exists()
+    return (path := sqlite_file(uri)) is None or path.exists()
 
 
 def be_quiet() -> None:

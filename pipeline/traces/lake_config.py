@@ -3,12 +3,13 @@ which imports the stages' context, must not import what reads rows."""
 
 from collections.abc import Mapping
 from pathlib import PurePath
-from typing import Literal, Self
+from typing import Literal
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field
 
+from pipeline.core.locations import sqlite_file
 from pipeline.core.storage import Record
 
 TABLE = "/governed/traces"
@@ -35,16 +36,12 @@ class LakeConfig(Record):
     properties: dict[str, str] = Field(default={}, repr=False)
     """PyIceberg's: `s3.endpoint`, `s3.region`, `s3.access-key-id`, `glue.region`, `credential` and the like."""
 
-    @model_validator(mode="after")
-    def _reachable(self) -> Self:
+    def check_address(self) -> None:
+        """Raises ValueError where the catalogue's address is not known, or the warehouse's cannot be used."""
         if not self.warehouse.startswith(("file:///", "s3://")):
             raise ValueError(f"the warehouse is {self.warehouse!r}; give file:///directory or s3://bucket/prefix.")
         if set("#?") & set(self.warehouse):  # PyIceberg takes what follows for a part of a URL and drops it
             raise ValueError(f"the warehouse {self.warehouse!r} has a # or ? in it; choose a path without.")
-        return self
-
-    def check_address(self) -> None:
-        """Raise ValueError when the catalogue's address is not known."""
         if self.catalogue != "glue" and not self.uri:
             raise ValueError(f"The lake's catalogue is {self.catalogue}: set LAKE_CATALOGUE_URI to its address.")
 
@@ -56,10 +53,10 @@ class LakeConfig(Record):
     @property
     def movable(self) -> bool:
         """Whether catalogue and warehouse are one folder."""
-        if self.catalogue != "sqlite" or not self.warehouse.startswith("file://"):
-            return False
-        catalogue = PurePath(self.uri.removeprefix("sqlite:///"))
-        return PurePath(self.warehouse.removeprefix("file://")).is_relative_to(catalogue.parent)
+        catalogue = sqlite_file(self.uri) if self.warehouse.startswith("file://") else None
+        return catalogue is not None and PurePath(self.warehouse.removeprefix("file://")).is_relative_to(
+            catalogue.parent
+        )
 
     @property
     def options(self) -> dict[str, str]:
@@ -74,7 +71,7 @@ class LakeConfig(Record):
 
 def _proxy(properties: Mapping[str, str]) -> dict[str, str]:
     """PyArrow alone reads no HTTPS_PROXY."""
-    address = urlsplit(properties.get("s3.endpoint") or f"https://s3.{properties.get('s3.region')}.amazonaws.com")
+    address = urlsplit(properties.get("s3.endpoint") or "https://s3.amazonaws.com")
     proxy = "" if proxy_bypass(address.netloc) else getproxies().get(address.scheme, "")
     return {"s3.proxy-uri": proxy} if proxy else {}
 

@@ -48,8 +48,10 @@ def tables(storage: Path) -> set[str]:
 
 @pytest.mark.slow
 def test_commands_that_begin_at_once_all_find_the_storage(tmp_path: Path) -> None:
-    assert run(AT_ONCE, str(tmp_path / "storage")) == 0
-    assert {"event_logs", "alembic_version"} <= tables(tmp_path / "storage")
+    storage = tmp_path / "a%2Fb ?#ü [1]" / "storage"
+    assert run(AT_ONCE, str(storage)) == 0
+    assert {"event_logs", "alembic_version"} <= tables(storage)
+    assert {path.name for path in storage.iterdir()} == {"history", "schedules"}
 
 
 @pytest.mark.slow

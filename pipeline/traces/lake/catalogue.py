@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.core import layout
+from pipeline.core.locations import sqlite_url
 from pipeline.core.storage import Store
 from pipeline.traces.lake.files import numbered_schema
 from pipeline.traces.lake_config import LOCATION, LakeConfig
@@ -40,7 +41,7 @@ PROPERTIES = {
 def local_lake(store: Store) -> LakeConfig:
     """SQLite and files under `<store>/lake`, a folder that can be moved and copied."""
     folder = store.path(layout.LAKE)
-    return LakeConfig(catalogue="sqlite", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}")
+    return LakeConfig(catalogue="sqlite", uri=sqlite_url(folder / "catalog.db"), warehouse=f"file://{folder}")
 
 
 @contextmanager

@@ -80,11 +80,11 @@ def look(url: str) -> None:
 
 
 def open_a_table(url: str) -> None:
-    from pyiceberg.io.pyarrow import PyArrowFileIO
+    from pyiceberg.io import load_file_io
 
     keys = {"s3.endpoint": url, "s3.access-key-id": "k", "s3.secret-access-key": "s"}
     lake = LakeConfig(catalogue="glue", warehouse="s3://b/lake", properties=keys)
-    PyArrowFileIO(lake.options).new_input("s3://b/lake/x").exists()
+    load_file_io(lake.options).new_input("s3://b/lake/x").exists()
 
 
 def list_days(url: str) -> None:

@@ -88,7 +88,7 @@ mlflow_client(sys.argv[1])
 
 @pytest.mark.slow
 def test_a_kill_while_the_tables_are_made_leaves_no_database(tmp_path):
-    store = Store(tmp_path / "root")
+    store = Store(tmp_path / "a%2Fb ?#ü [1]")
     store.path("mlflow").mkdir(parents=True)
     uri = local_tracking(store)
     assert subprocess.run([sys.executable, "-c", DIES_AMONG_THE_TABLES, uri], cwd=ROOT).returncode == -signal.SIGKILL

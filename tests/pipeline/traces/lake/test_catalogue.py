@@ -22,7 +22,7 @@ def test_secrets_reach_workers_and_no_repr_or_error() -> None:
     assert "hunter2" not in f"{config!r} {config} {[config]}"
     assert LakeConfig.model_validate_json(config.model_dump_json()) == config
     with pytest.raises(ValidationError) as error:
-        LakeConfig(catalogue="postgres", uri="postgresql://me:hunter2@h/db", warehouse="b", properties=SECRETS)
+        LakeConfig.model_validate({"catalogue": "other", "warehouse": "hunter2", "properties": SECRETS})
     assert "hunter2" not in f"{error.value} {error.value!r}"
 
 
@@ -34,8 +34,9 @@ def test_secrets_reach_workers_and_no_repr_or_error() -> None:
     ],
 )
 def test_a_wrong_setting_says_what_to_give(catalogue: str, uri: str, warehouse: str, said: str) -> None:
-    with pytest.raises(ValidationError, match=said):
-        LakeConfig.model_validate({"catalogue": catalogue, "uri": uri, "warehouse": warehouse})
+    config = LakeConfig.model_validate({"catalogue": catalogue, "uri": uri, "warehouse": warehouse})
+    with pytest.raises(ValueError, match=said), open_lake(config):
+        pass
 
 
 @pytest.mark.parametrize("catalogue", ["postgres", "rest"])
@@ -46,7 +47,7 @@ def test_a_catalogue_without_an_address_is_not_opened(catalogue: Literal["postgr
 
 
 def test_an_odd_directory_is_no_trouble(tmp_path: Path) -> None:
-    config = local_lake(Store(tmp_path / "a b%20c" / "ü;d=e&f"))
+    config = local_lake(Store(tmp_path / "a b%2Fc" / "ü;d=e&f"))
     with open_lake(config) as lake:
         put(lake, config, DAY, [row(1)], "a")
     with open_lake(config) as lake:
