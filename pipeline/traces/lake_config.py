@@ -53,10 +53,8 @@ class LakeConfig(Record):
     @property
     def movable(self) -> bool:
         """Whether catalogue and warehouse are one folder."""
-        catalogue = sqlite_file(self.uri) if self.warehouse.startswith("file://") else None
-        return catalogue is not None and PurePath(self.warehouse.removeprefix("file://")).is_relative_to(
-            catalogue.parent
-        )
+        catalogue, folder = sqlite_file(self.uri), PurePath(self.warehouse.removeprefix("file://"))
+        return catalogue is not None and folder.is_relative_to(catalogue.parent)
 
     @property
     def options(self) -> dict[str, str]:

@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from mlflow.exceptions import MlflowException
 
+from pipeline.core.objects import CHECKSUMS
 from pipeline.core.storage import ModelRef
 from pipeline.recipe.rollout import PrometheusMetrics
 from pipeline.recipe.sources import LangfuseApiSource
@@ -61,6 +62,8 @@ def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Listener]:
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy"):
             monkeypatch.setenv(name, server.url)
+        for name in CHECKSUMS:  # the table's client sets them
+            monkeypatch.setenv(f"AWS_{name.upper()}", "when_required")
         yield server
         server.shutdown()
 
