@@ -99,6 +99,8 @@ class MarkKeys:
             stream.write(f"{secrets.token_hex(32)}\n")
             stream.flush()
             os.fsync(stream.fileno())
-        with suppress(FileExistsError):
-            os.link(staged, file)
-        staged.unlink()
+        try:
+            with suppress(FileExistsError):
+                os.link(staged, file)
+        finally:
+            staged.unlink()

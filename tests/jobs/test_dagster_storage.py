@@ -1,5 +1,6 @@
 """The first commands of a deployment: several at once, and one that is killed while the storage is made."""
 
+import os
 import signal
 import sqlite3
 import subprocess
@@ -52,6 +53,17 @@ def test_commands_that_begin_at_once_all_find_the_storage(tmp_path: Path) -> Non
     assert run(AT_ONCE, str(storage)) == 0
     assert {"event_logs", "alembic_version"} <= tables(storage)
     assert {path.name for path in storage.iterdir()} == {"history", "schedules"}
+
+
+@pytest.mark.slow
+def test_a_folder_too_long_for_sockets_is_refused_first(tmp_path: Path) -> None:
+    place = tmp_path / ("long" * 25)
+    place.mkdir()
+    environment = {**os.environ, "TMPDIR": str(place)}
+    program = [sys.executable, "-c", "from jobs.dagster_storage import *; WholeSqliteStorage('storage')"]
+    done = subprocess.run(program, env=environment, stderr=subprocess.PIPE, encoding="utf-8", check=False)
+    assert done.returncode == 1 and done.stderr.endswith("Set TMPDIR to a short path, /tmp.\n")
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.slow
