@@ -1,5 +1,6 @@
 """S3 as other stores speak it: moto behind a door that refuses what some of them refuse."""
 
+import logging
 import re
 import threading
 from collections.abc import Collection, Generator
@@ -42,13 +43,10 @@ def strict_s3(
     """The endpoint of a store that refuses `what`, also a listing's KeyCount, and its refusals. `keys`: a file with the
     id of the one access key that is valid. `tls`: files of a certificate for localhost and of its key."""
     from moto.server import DomainDispatcherApplication, create_backend_app
-    from werkzeug.serving import WSGIRequestHandler, make_server
+    from werkzeug.serving import make_server
     from werkzeug.wrappers import Request, Response
 
-    class Quiet(WSGIRequestHandler):
-        def log(self, type: str, message: str, *args: object) -> None:
-            pass
-
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
     inner, refusals = DomainDispatcherApplication(create_backend_app), Refusals(what, keys)
 
     def store(environ: Any, start: Any) -> Any:
@@ -60,7 +58,7 @@ def strict_s3(
             answer.set_data(re.sub(rb"<KeyCount>\d+</KeyCount>", b"", answer.get_data()))
         return answer(environ, start)
 
-    server = make_server("127.0.0.1", 0, store, threaded=True, request_handler=Quiet, ssl_context=tls)
+    server = make_server("127.0.0.1", 0, store, threaded=True, ssl_context=tls)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield f"https://localhost:{server.port}" if tls else f"http://127.0.0.1:{server.port}", refusals

@@ -8,11 +8,9 @@ from urllib.parse import urlsplit
 
 from pipeline.core.redaction import redacted
 
-ATTEMPTS, TIMEOUT_S, CONNECT_S = 8, 60.0, 10.0
-TRY_ATTEMPTS, TRY_TIMEOUT_S = 3, 5.0
-"""Of what is asked before a run: enough for one 503, and seconds where nobody answers."""
-LONGEST = 300
-"""Characters of an error's own text."""
+PATIENT, QUICK = (8, 60.0), (3, 5.0)
+"""Attempts, and seconds until one is given up; the second for what is asked before a run: enough for one 503."""
+CONNECT_S = 10.0
 CHECKSUMS = ("request_checksum_calculation", "response_checksum_validation")
 ADVICE = {
     "nosuchbucket bucketdoesnotexist containernotfound": "There is no such bucket: correct its name, AWS_ENDPOINT_URL "
@@ -53,7 +51,7 @@ def is_aws(endpoint: str | None) -> bool:
     return not endpoint or (urlsplit(endpoint).hostname or "").endswith((".amazonaws.com", ".amazonaws.com.cn"))
 
 
-def opened(uri: str, attempts: int = 0, timeout_s: float = 0.0, **options: Any) -> tuple[Any, str]:
+def opened(uri: str, *, is_quick: bool = False, **options: Any) -> tuple[Any, str]:
     """A file system of its own, which sees what others change, and the path of `uri` in it. Its session reads the
     environment and the files of AWS now; what they say of retries and checksums stays. Makes no connection. Raises
     ValueError where no driver takes the URI."""
@@ -64,14 +62,14 @@ def opened(uri: str, attempts: int = 0, timeout_s: float = 0.0, **options: Any) 
         from botocore.exceptions import BotoCoreError
         from botocore.session import get_session
 
-        wanted: dict[str, Any] = {"retry_mode": "standard", "max_attempts": attempts or ATTEMPTS}
+        attempts, read_s = QUICK if is_quick else PATIENT
+        wanted: dict[str, Any] = {"retry_mode": "standard", "max_attempts": attempts}
         with suppress(BotoCoreError):  # a profile that is not there: the first request says so
             names = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"]
             session = get_session({"endpoint": ("endpoint_url", names, None, None)})
             if not is_aws(session.get_config_variable("endpoint")):
                 wanted |= dict.fromkeys(CHECKSUMS, "when_required")  # other stores may not know them
         defaults = {name: (name, f"AWS_{name.upper()}", value, type(value)) for name, value in wanted.items()}
-        read_s = timeout_s or TIMEOUT_S
         timeouts = {"connect_timeout": min(read_s, CONNECT_S), "read_timeout": read_s}
         options |= {"session_vars": defaults, "config_kwargs": timeouts}
     try:
@@ -80,22 +78,23 @@ def opened(uri: str, attempts: int = 0, timeout_s: float = 0.0, **options: Any) 
         raise ValueError(f"{uri} cannot be opened: {fault(error)}") from error
     if isinstance(files, LocalFileSystem):
         files.auto_mkdir = True
-    elif attempts:
+    elif is_quick:
         files.retries = 1  # s3fs tries each of these several times
     return files, path.rstrip("/")
 
 
 def fault(error: BaseException) -> str:
     """Why a store or a disk did not do what was asked, without secrets, and what to do."""
-    answer, link = dict[str, Any](), error
+    answer: dict[str, Any] = {}
+    link: BaseException | None = error
     while link is not None and not answer:  # botocore's error is the cause of s3fs' own, which has no code
         response: Any = getattr(link, "response", None)
-        answer, link = response.get("Error") if isinstance(response, dict) else {}, link.__cause__
+        answer, link = response["Error"] if isinstance(response, dict) else {}, link.__cause__
     text = redacted(f"{answer.get('Code') or type(error).__name__}: {answer.get('Message') or error}").split()
     words = "".join(text).lower().replace("_", "")
     found = (advice for names, advice in ADVICE.items() if any(name in words for name in names.split()))
     advice = next(found, "Check the address, the path, the credentials and their rights")
-    return f"{' '.join(text)[:LONGEST].rstrip('.')}. {advice}."
+    return f"{' '.join(text)[:300].rstrip('.')}. {advice}."
 
 
 @contextmanager
@@ -103,10 +102,9 @@ def reached(uri: str) -> Generator[None]:
     """Turns what a store's client raises into ConnectionError with what to do. ValueError and a disk's OSError stay."""
     try:
         yield
-    except ValueError:
-        raise
     except Exception as error:  # the boundary of fsspec: each backend raises its own exceptions
-        if isinstance(error, OSError) and "://" not in uri.removeprefix("file://"):
+        is_store = "://" in uri.removeprefix("file://")
+        if isinstance(error, ValueError if is_store else ValueError | OSError):
             raise
         raise ConnectionError(f"{uri} cannot be reached: {fault(error)}") from error
 
@@ -123,7 +121,7 @@ def bucket_fault(uri: str, *, may_be_empty: bool = False) -> str:
     """Why objects below `uri` cannot be listed and read, by one of them and in seconds; "" when they can.
     `may_be_empty`: an empty prefix will do."""
     try:
-        files, root = opened(uri, TRY_ATTEMPTS, TRY_TIMEOUT_S)
+        files, root = opened(uri, is_quick=True)
         if path := _first_object(files, root):
             files.cat_file(path, start=0, end=1)
     except Exception as error:  # the boundary of fsspec: each backend raises its own exceptions

@@ -6,14 +6,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from pipeline.core.objects import TRY_ATTEMPTS, TRY_TIMEOUT_S, bucket_fault, fault, is_bucket, opened, paths_below
+from pipeline.core.objects import bucket_fault, fault, opened, paths_below
 from pipeline.traces.lake.files import filesystem
 from pipeline.traces.lake_config import LakeConfig
 
 SMALL = b"Written by a try before a run; it may be deleted.\n"
 PART = 5 << 20
 """Bytes of a part of an upload in parts, the smallest that S3 takes."""
-LARGE = 2 * PART + 1
 
 
 def read_fault(uri: str) -> str:
@@ -23,56 +22,41 @@ def read_fault(uri: str) -> str:
 
 def write_fault(uri: str) -> str:
     """Why checkpoints cannot be kept below `uri`, by fsspec as they will be; "" when they can."""
-
-    def write(files: Any, folder: str) -> None:
-        first, second, large = (f"{folder}/{name}" for name in ("first", "second", "large"))
-        files.pipe_file(first, SMALL)
-        _expect(files.cat_file(first) == SMALL, "what was written reads back as something else")
-        _expect(paths_below(files, folder) == [first], "a listing does not show what was written")
-        files.rm_file(first)  # before more is there: a store may not let us
-        files.pipe_file(second, SMALL)
-        files.pipe_file(large, bytes(LARGE), **({"chunksize": PART} if is_bucket(uri) else {}))
-        _expect(files.find(folder, detail=True)[large]["size"] == LARGE, "an upload in parts has lost some of them")
-
-    return _tried(uri, write)
+    return _tried(uri)
 
 
 def lake_fault(config: LakeConfig) -> str:
     """Why the governed table cannot be kept in its bucket, by Arrow's own client as it will be; "" when it can."""
+    from fsspec.implementations.arrow import ArrowFSWrapper
 
-    def write(files: Any, folder: str) -> None:
-        from pyarrow.fs import FileSelector
-
-        arrow, path = filesystem(config), f"{folder}/large"
-        with arrow.open_output_stream(path) as stream:
-            stream.write(bytes(LARGE))
-        with arrow.open_input_file(path) as stream:
-            _expect(stream.read_at(1, LARGE - 1) == b"\0", "what was written reads back as something else")
-        listed = [file.path for file in arrow.get_file_info(FileSelector(folder))]
-        _expect(listed == [path], "a listing does not show what was written")
-        arrow.delete_file(path)
-
-    return _tried(config.warehouse, write)
+    return _tried(config.warehouse, lambda: ArrowFSWrapper(filesystem(config)))
 
 
-def _expect(holds: bool, otherwise: str) -> None:
-    if not holds:
-        raise OSError(otherwise)
-
-
-def _tried(uri: str, write: Callable[[Any, str], None]) -> str:
-    """The fault of `write`, which gets a file system and a new folder below `uri`, and what of it cannot be deleted."""
+def _tried(uri: str, client: Callable[[], Any] | None = None) -> str:
+    """What goes wrong in a new folder below `uri`, and what of it cannot be deleted. `client`: not fsspec's own."""
     try:
-        files, root = opened(uri, TRY_ATTEMPTS, TRY_TIMEOUT_S)
+        files, root = opened(uri, is_quick=True)
     except ValueError as error:
         return str(error)
     folder, found = f"{root}/.try-{uuid.uuid4().hex}", ""
     try:
-        write(files, folder)
+        _write(client() if client else files, folder)
     except Exception as error:  # the boundary of fsspec and Arrow: each store raises its own exceptions
         found = f"{uri} cannot be used: {fault(error)}"
     left = _left(files, folder)
     return f"{found} The try could not delete {left}.".strip() if left else found
+
+
+def _write(files: Any, folder: str) -> None:
+    first, second, large = (f"{folder}/{name}" for name in ("first", "second", "large"))
+    files.pipe_file(first, SMALL)
+    if files.cat_file(first) != SMALL or paths_below(files, folder) != [first]:
+        raise OSError("what was written is not read back, or not listed")
+    files.rm_file(first)  # before more is there: a store may not let us
+    files.pipe_file(second, SMALL)
+    files.pipe_file(large, bytes(2 * PART + 1), **({"chunksize": PART} if "s3" in files.protocol else {}))
+    if files.find(folder, detail=True)[large]["size"] != 2 * PART + 1:
+        raise OSError("an upload in parts has lost some of them")
 
 
 def _left(files: Any, folder: str) -> str:

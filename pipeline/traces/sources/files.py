@@ -14,7 +14,6 @@ LINES = (".jsonl", ".ndjson")
 CHUNK = 1 << 20
 PIECE = 1 << 16
 """Compressed bytes that are inflated at once: as many may be lost, at most, before a damaged place."""
-S3_BLOCK = 4 << 20
 
 
 class Files:
@@ -22,7 +21,7 @@ class Files:
 
     def __init__(self, uri: str) -> None:
         self.label = uri
-        options: dict[str, Any] = {"default_block_size": S3_BLOCK} if is_bucket(uri) else {}
+        options: dict[str, Any] = {"default_block_size": 4 << 20} if is_bucket(uri) else {}
         self._fs, self._root = opened(uri, **options)
 
     def parts(self, folder: str = "", *, holds: Holds = "calls", suffixes: tuple[str, ...] = LINES) -> list[SourcePart]:

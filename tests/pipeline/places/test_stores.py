@@ -1,6 +1,5 @@
 """Stores that are tried before a run: each dialect, what is wrong with one, and that nothing of a try stays."""
 
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -57,14 +56,6 @@ def test_what_a_store_does_not_let_us_is_named(bucket: str, s3_endpoint: str, mo
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3_endpoint)
     for found in (write_fault("s3://no-such-bucket/a"), lake_fault(lake("no-such-bucket", s3_endpoint))):
         assert "There is no such bucket" in found
-
-
-def test_nobody_at_the_address(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint := f"http://127.0.0.1:{closed.getsockname()[1]}")
-        for found in (write_fault(f"s3://{bucket}/a"), lake_fault(lake(bucket, endpoint))):
-            assert "ould not connect" in found and "Check AWS_ENDPOINT_URL, the network" in found
 
 
 def test_a_source_is_read_by_one_object(bucket: str) -> None:

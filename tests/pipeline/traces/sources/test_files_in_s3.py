@@ -60,7 +60,7 @@ def test_store_that_fails_now_and_then_gives_each_row_once(
 ) -> None:
     path = write(export, DAY, [observation(n, output=os.urandom(20_000).hex()) for n in range(1, 601)])
     put(bucket, path)
-    monkeypatch.setattr(objects, "TIMEOUT_S", 1.0)
+    monkeypatch.setattr(objects, "PATIENT", (8, 1.0))
     left = iter(faults)
     with unsteady(s3_endpoint, left) as endpoint:
         monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
