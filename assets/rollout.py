@@ -32,7 +32,7 @@ UNWATCHED = NullMetrics()
 def rollout_ports(deployment: Deployment, metrics: LiveMetricsPort = UNWATCHED) -> RolloutPorts:
     """The rollout and its world, as the recipe names it."""
     store, name = deployment.store(), deployment.recipe().base_model.name
-    return RolloutPorts(store, name, traffic_split(deployment), partial(project, deployment.registry_uri()), metrics)
+    return RolloutPorts(store, name, traffic_split(deployment), partial(project, deployment.mlflow()), metrics)
 
 
 def read_status(deployment: Deployment) -> RolloutStatus:

@@ -88,7 +88,7 @@ def forget_user(settings: Deployment, user_id: str, log: Log) -> ErasureProof:
         roll_back(rollout_ports(settings), now.timestamp())
         log(f"rollout of {name}: {read_state(store, name).phase}")
     if has_database(uri):
-        versions.project(uri, read_state(store, name))  # also after a rollback whose process was killed before it did
+        versions.project(settings.mlflow(), read_state(store, name))  # also after a killed rollback
     return proof
 
 

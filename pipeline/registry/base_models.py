@@ -8,15 +8,17 @@ from pathlib import Path
 
 from pipeline.core import layout
 from pipeline.core.locations import Uri
+from pipeline.core.mlflow_server import mlflow_answers, reach
 from pipeline.core.model_files import faults
 from pipeline.core.storage import Record, Store, digest_json, model_ref
 from pipeline.models.chat import chat_digest, copy_with
 from pipeline.recipe import BaseModelSection, ChatSettings, Recipe
 from pipeline.registry.model_artifacts import MODEL
-from pipeline.registry.runs import MlflowAddresses, mlflow_client, reach
+from pipeline.registry.runs import MlflowAddresses, mlflow_client
 
 REGISTRY, HUB = "models:/", "hf://"
 FILES = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "LICENSE*")
+ANSWERS_WITHIN_S = 10.0
 _VERSION = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[\w.-]+)|/(?P<version>\d+))")
 _REPOSITORY = re.compile(r"hf://(?P<id>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?")
 
@@ -88,7 +90,7 @@ def fetch_base(
     except (OSError, HTTPError) as error:
         if before is None:
             raise ValueError(f"base_model.uri: {uri} cannot be fetched ({type(error).__name__}: {error}).") from error
-        log(f"base model: {uri} is not answered for ({type(error).__name__}); {before.exact} stands")
+        log(f"base model: {uri} is not answered for, and {before.exact} stands. {error}")
         return before
 
 
@@ -113,24 +115,17 @@ def _publish(
 
 
 def _version(uri: str, addresses: MlflowAddresses) -> Exact:
-    from mlflow.exceptions import MlflowException
-
     if (named := _VERSION.fullmatch(uri)) is None:
         raise ValueError(f"base_model.uri is {uri!r}. Write models:/NAME@alias or models:/NAME/3.")
-    if addresses.versions.startswith("http"):
-        reach(addresses.versions)
     client, name = mlflow_client(addresses.tracking, addresses.registry), named["name"]
-    try:
+    reach(addresses.versions)
+    with mlflow_answers(addresses.versions):
         version = (
             client.get_model_version_by_alias(name, named["alias"])
             if named["alias"]
             else client.get_model_version(name, named["version"])
         )
         source = client.get_model_version_download_uri(name, str(version.version))
-    except MlflowException as error:
-        if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
-            raise ValueError(f"base_model.uri: the registry has no {uri}. Name a version that it has.") from error
-        raise ConnectionError(str(error)) from error
 
     def fetch(folder: Path) -> None:
         from mlflow.artifacts import download_artifacts
@@ -153,10 +148,9 @@ def _repository(uri: str) -> Exact:
         raise ValueError(f"base_model.uri is {uri!r}. Write hf://ORG/NAME@revision.")
     if constants.HF_HUB_OFFLINE:
         raise ConnectionError("HF_HUB_OFFLINE is set")
-    reach(constants.ENDPOINT)
     id = named["id"]
     try:
-        commit = HfApi().model_info(id, revision=named["revision"]).sha
+        commit = HfApi().model_info(id, revision=named["revision"], timeout=ANSWERS_WITHIN_S).sha
     except (RepositoryNotFoundError, RevisionNotFoundError) as error:
         raise ValueError(f"base_model.uri: the Hub has no {uri}, or does not show it. Set HF_TOKEN.") from error
 

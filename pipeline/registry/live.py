@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Self
 
 from pipeline.core.iteration import Iteration
+from pipeline.core.mlflow_server import mlflow_answers, reach
 from pipeline.core.storage import Store
 from pipeline.registry import runs
 from pipeline.registry.runs import MlflowAddresses, RunIdentity, mlflow_client
@@ -71,8 +72,8 @@ class MetricsSender(threading.Thread):
             except Exception as error:  # boundary: MLflow; whatever it raises, the training goes on
                 if not self._missed:
                     self._log(
-                        f"MLflow does not take the metrics of the training ({type(error).__name__}): it goes on, and "
-                        "they are sent when MLflow answers, at the latest when the iteration is put on record."
+                        "MLflow does not take the metrics of the training, which goes on; they are sent when it does, "
+                        f"at the latest when the iteration is put on record. {error}"
                     )
                 self._missed = True
 
@@ -83,13 +84,13 @@ class MetricsSender(threading.Thread):
         if self._run is not None and not rows:
             return
         self._addresses = addresses = self._addresses or self._find()
-        if addresses.remote:
-            runs.reach(addresses.tracking)
         self._client = client = self._client or mlflow_client(addresses.tracking, addresses.registry)
-        if self._run is None:
-            run = runs.open_run(client, addresses, self._store, self._iteration)
-            client.update_run(run.info.run_id, "RUNNING")
-            runs.log_tags(client, run, self._tags)
-            self._run = run
-        runs.log_points(client, self._run, rows)
-        self._at = end
+        reach(addresses.tracking)
+        with mlflow_answers(addresses.tracking):
+            if self._run is None:
+                run = runs.open_run(client, addresses, self._store, self._iteration)
+                client.update_run(run.info.run_id, "RUNNING")
+                runs.log_tags(client, run, self._tags)
+                self._run = run
+            runs.log_points(client, self._run, rows)
+            self._at = end

@@ -20,6 +20,8 @@ from pipeline.training.weights import BASE
 
 MODEL, ADAPTER = "model", "adapter"
 """Folders among a run's artifacts."""
+MLMODEL = "MLmodel"
+"""The file by which a folder is a model."""
 BASE_FILE = "base.json"
 """Next to an adapter: its base model and that one's digest."""
 REQUIREMENTS, PYTHON_ENV = "requirements.txt", "python_env.yaml"
@@ -46,7 +48,7 @@ def stage_model(checkpoint: CheckpointRef, run_id: str, about: Mapping[str, str]
         "dependencies": [f"-r {REQUIREMENTS}"],
     }
     (to / PYTHON_ENV).write_text(yaml.safe_dump(environment, sort_keys=False), encoding="utf-8")
-    _write_mlmodel(folder, run_id, {**about, "digest": checkpoint.model.digest}, to / "MLmodel")
+    _write_mlmodel(folder, run_id, {**about, "digest": checkpoint.model.digest}, to / MLMODEL)
 
 
 def stage_adapter(checkpoint: CheckpointRef, base: str, base_digest: str, to: Path) -> None:

@@ -4,15 +4,16 @@ lost, so duplicates are removed."""
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
-import socket
+import shlex
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from pipeline.core import layout
 from pipeline.core.iteration import Iteration
@@ -23,13 +24,13 @@ from pipeline.training.journal import LoggedRow, read_journal
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
+    from mlflow.store.artifact.artifact_repo import ArtifactRepository
 
 
-BATCH = 1000
-"""Metrics in one request; a tenth of it for parameters and tags."""
+BATCH = 100
+"""Metrics, parameters or tags in one request. Servers before 3.16 fail on more metrics if one was sent before."""
 STARTED, DIGEST = "training.started", "model.digest"
 """Tags that distinguish runs of one iteration: the start of its training, and the digest of its model."""
-CONNECT_TIMEOUT_S = 2.0
 DATASET_DIGEST = 36
 """Characters of a digest that MLflow stores; the whole one is in the source."""
 
@@ -50,6 +51,11 @@ class MlflowAddresses(NamedTuple):
         """Whether a server has the runs; it knows where its artifacts go."""
         return self.tracking.startswith("http")
 
+    @property
+    def variable(self) -> str:
+        """In front of a command of MLflow's."""
+        return f"MLFLOW_TRACKING_URI={shlex.quote(self.tracking)}"
+
 
 class RunIdentity(NamedTuple):
     experiment_id: str
@@ -69,28 +75,33 @@ def mlflow_client(tracking_uri: str, registry_uri: str = "") -> MlflowClient:
     return MlflowClient(tracking_uri=tracking_uri, registry_uri=registry_uri or tracking_uri)
 
 
-def reach(address: str) -> None:
-    """Raises OSError for a server that takes no connection: MLflow itself would retry for minutes."""
-    parts = urlsplit(address)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    socket.create_connection((parts.hostname or "", port), timeout=CONNECT_TIMEOUT_S).close()
+def artifacts_at(uri: str, addresses: MlflowAddresses) -> ArtifactRepository:
+    """What reads and writes the files of a run or a version."""
+    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+    return get_artifact_repository(uri, addresses.tracking, addresses.versions)
 
 
 def open_run(
     client: MlflowClient, addresses: MlflowAddresses, store: Store, iteration: Iteration, digest: str = ""
 ) -> Run:
-    """The run of the iteration's training, created if it is not there. `digest`: of the trained model, if there is one.
-    Raises ValueError for an experiment whose name cannot be a folder below the data root."""
+    """The run of the iteration's training, restored or created if it is not there. `digest`: of the trained model, if
+    there is one. Raises ValueError for an experiment that is deleted, or whose name cannot be a folder below the data
+    root."""
+    from mlflow.entities import ViewType
+
     identifying = {"iteration": iteration.id, STARTED: training_started(store, iteration), DIGEST: digest}
     wanted = {name: value for name, value in identifying.items() if value}
     experiment = _experiment(client, addresses, store, iteration.model_name)
 
-    def ours() -> list[Run]:
+    def ours(view: int = ViewType.ACTIVE_ONLY) -> list[Run]:
         by_start = ["attribute.start_time"]
-        runs = client.search_runs([experiment], f"tags.iteration = '{iteration.id}'", order_by=by_start)
+        runs = client.search_runs([experiment], f"tags.iteration = '{iteration.id}'", view, order_by=by_start)
         return [run for run in runs if _is_of(run, wanted)]
 
-    if not ours():
+    if not ours() and (deleted := ours(ViewType.DELETED_ONLY)):  # a version may be of it
+        client.restore_run(deleted[0].info.run_id)
+    elif not ours():
         client.create_run(experiment, tags=wanted, run_name=f"{iteration.number}-{iteration.id}")
     run, *others = ours()
     for other in others:
@@ -111,11 +122,12 @@ def metrics_file(store: Store, iteration: Iteration) -> Path:
 
 
 def log_points(client: MlflowClient, run: Run, rows: Iterable[LoggedRow]) -> None:
-    """A point for each value, at the time of its measurement, so that MLflow keeps a repeated point once."""
+    """A point for each number, at the time of its measurement, so that MLflow keeps a repeated point once. NaN is left
+    out: servers before 3.16 fail on a repeated one."""
     from mlflow.entities import Metric
 
-    points = [Metric(n, value, int(row.at * 1000), row.step) for row in rows for n, value in row.metrics.items()]
-    _log(client, run, "metrics", points, BATCH)
+    values = ((row, name, value) for row in rows for name, value in row.metrics.items() if not math.isnan(value))
+    _log(client, run, "metrics", [Metric(name, value, int(row.at * 1000), row.step) for row, name, value in values])
 
 
 def log_params(client: MlflowClient, run: Run, params: Mapping[str, Any]) -> None:
@@ -123,19 +135,19 @@ def log_params(client: MlflowClient, run: Run, params: Mapping[str, Any]) -> Non
     from mlflow.entities import Param
 
     new = [Param(key, str(value)) for key, value in params.items() if key not in run.data.params]
-    _log(client, run, "params", new, BATCH // 10)
+    _log(client, run, "params", new)
 
 
 def log_tags(client: MlflowClient, run: Run, tags: Mapping[str, str]) -> None:
     from mlflow.entities import RunTag
 
-    _log(client, run, "tags", [RunTag(key, value) for key, value in tags.items()], BATCH // 10)
+    _log(client, run, "tags", [RunTag(key, value) for key, value in tags.items()])
 
 
-def _log(client: MlflowClient, run: Run, kind: str, entities: Sequence[Any], at_once: int) -> None:
+def _log(client: MlflowClient, run: Run, kind: str, entities: Sequence[Any]) -> None:
     log_batch: Any = client.log_batch
-    for first in range(0, len(entities), at_once):
-        log_batch(run.info.run_id, **{kind: entities[first : first + at_once]})
+    for first in range(0, len(entities), BATCH):
+        log_batch(run.info.run_id, **{kind: entities[first : first + BATCH]})
 
 
 def log_dataset(client: MlflowClient, run: Run, store: Store, iteration: Iteration) -> None:
@@ -154,13 +166,14 @@ def log_dataset(client: MlflowClient, run: Run, store: Store, iteration: Iterati
 
 
 @contextmanager
-def allowed_to_exist() -> Generator[None]:
+def allowed(code: str) -> Generator[None]:
+    """An answer of MLflow, by its code, that is no error."""
     from mlflow.exceptions import MlflowException
 
     try:
         yield
     except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+        if error.error_code != code:
             raise
 
 
@@ -172,15 +185,26 @@ def _is_of(run: Run, wanted: Mapping[str, str]) -> bool:
     return all(tags.get(name, value) == value for name, value in wanted.items())
 
 
-def _experiment(client: MlflowClient, addresses: MlflowAddresses, store: Store, model_name: str) -> str:
+def experiment_of(client: MlflowClient, addresses: MlflowAddresses, model_name: str) -> str | None:
+    """The id of the experiment, on a server created if it is not there. Raises ValueError for a deleted one."""
     name = addresses.experiment or model_name
     experiment = client.get_experiment_by_name(name)
     if experiment is None and addresses.remote:
-        with allowed_to_exist():  # by another process, or by this client's request whose answer was lost
+        with allowed("RESOURCE_ALREADY_EXISTS"):  # another process, or this client, whose answer was lost, made it
             client.create_experiment(name)
         experiment = client.get_experiment_by_name(name)
-    if experiment is not None:
-        return experiment.experiment_id
+    if experiment is None:
+        return None
+    if experiment.lifecycle_stage == "deleted":
+        command = f"{addresses.variable} mlflow experiments restore --experiment-id {experiment.experiment_id}"
+        raise ValueError(f"MLflow's experiment {name!r} is deleted. Restore it: {command}")
+    return experiment.experiment_id
+
+
+def _experiment(client: MlflowClient, addresses: MlflowAddresses, store: Store, model_name: str) -> str:
+    name = addresses.experiment or model_name
+    if (there := experiment_of(client, addresses, model_name)) is not None:
+        return there
     if not re.fullmatch(r"[^/\\]+", name) or name in (".", ".."):
         raise ValueError(
             f"MLFLOW_EXPERIMENT_NAME is {name!r}, and without a tracking server it names a folder below the data root: "

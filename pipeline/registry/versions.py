@@ -10,19 +10,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.core.iteration import Iteration
+from pipeline.core.mlflow_server import mlflow_answers
 from pipeline.core.storage import CheckpointRef, Record, Store
 from pipeline.models.check import last_check
 from pipeline.recipe.pinning import leaves
 from pipeline.registry import runs
 from pipeline.registry.model_artifacts import (
     ADAPTER,
+    MLMODEL,
     MODEL,
     base_id,
     model_card,
     stage_adapter,
     stage_model,
 )
-from pipeline.registry.runs import MlflowAddresses, RunIdentity, allowed_to_exist, mlflow_client
+from pipeline.registry.runs import MlflowAddresses, RunIdentity, allowed, mlflow_client
 from pipeline.registry.tracking import has_database
 from pipeline.rollout.record import JudgedCandidate, ModelVersion, RolloutState
 from pipeline.training.journal import LoggedRow, read_rows
@@ -74,71 +76,97 @@ def record(
     contents: RunContents,
 ) -> RecordedVersion:
     """Record an iteration as a run, and register its model if the verdict is PASS. Idempotent, also after a crash."""
-    client = mlflow_client(addresses.tracking, addresses.registry)
-    lineage = _lineage(client, store, iteration, checkpoint, judged, contents.code_version)
-    text = model_card(iteration.model_name, lineage, contents.card, last_check(store, iteration.champion))
-    run = runs.open_run(client, addresses, store, iteration, checkpoint.model.digest)
-    runs.log_params(client, run, {key: store.within(value) for key, value in leaves(contents.params)})
-    runs.log_points(client, run, _rows(store, run, iteration, contents.metrics))
-    runs.log_dataset(client, run, store, iteration)
-    runs.log_tags(client, run, {**contents.tags, **lineage, NOTE: _short(text)})
-    _log_artifacts(client, run, checkpoint, contents, lineage, text)
-    version = _version(client, run, iteration, checkpoint, lineage, text) if judged.verdict == "PASS" else None
-    client.set_terminated(run.info.run_id, "FINISHED")
-    return RecordedVersion(run=RunIdentity(run.info.experiment_id, run.info.run_id), version=version)
+    with mlflow_answers(addresses.tracking, addresses.versions):
+        client = mlflow_client(addresses.tracking, addresses.registry)
+        lineage = _lineage(client, store, iteration, checkpoint, judged, contents.code_version)
+        text = model_card(iteration.model_name, lineage, contents.card, last_check(store, iteration.champion))
+        run = runs.open_run(client, addresses, store, iteration, checkpoint.model.digest)
+        runs.log_params(client, run, {key: store.within(value) for key, value in leaves(contents.params)})
+        runs.log_points(client, run, _rows(store, run, iteration, contents.metrics))
+        runs.log_dataset(client, run, store, iteration)
+        tags = {**contents.tags, **lineage, NOTE: _short(text)}
+        runs.log_tags(client, run, tags)
+        _log_artifacts(client, run, checkpoint, contents, lineage, text)
+        passed = judged.verdict == "PASS"
+        version = _version(client, addresses, run, iteration, checkpoint, tags) if passed else None
+        client.set_terminated(run.info.run_id, "FINISHED")
+        return RecordedVersion(run=RunIdentity(run.info.experiment_id, run.info.run_id), version=version)
 
 
-def project(registry_uri: str, state: RolloutState) -> None:
-    """Set aliases and tags by the rollout's record. Raises ValueError when a version that needs an alias is gone, after
-    everything else is set."""
+def project(addresses: MlflowAddresses, state: RolloutState) -> None:
+    """Set aliases and tags by the rollout's record. Raises ValueError when a version that needs an alias is gone or has
+    no files, after everything else is set."""
     if state.proposal is None:
         return
-    client, candidate = mlflow_client(registry_uri), state.proposal.version
-    name, past = candidate.name, state.past
-    aliases = client.get_registered_model(name).aliases
-    there = {int(version.version): version for version in _versions(client, name)}
-    lost: list[str] = []
-    challenger = candidate if state.active else None
-    for alias, wanted in (("champion", past.champion), ("previous", past.previous), ("challenger", challenger)):
-        if wanted is None:
-            if alias in aliases:
-                client.delete_registered_model_alias(name, alias)
-        elif wanted.version not in there:
-            lost.append(f"{alias} {wanted.version}")
-        elif str(aliases.get(alias)) != str(wanted.version):
-            client.set_registered_model_alias(name, alias, str(wanted.version))
-    tags = {candidate.version: {"rollout": str(state.phase), "canary_weight": str(state.canary_weight)}}
-    for number in past.quarantined.values():
-        tags.setdefault(number, {})["quarantined"] = "true"
-    for number, wanted_tags in tags.items():
-        if number not in there:
-            lost.append(f"version {number}")
-            continue
-        for key, value in wanted_tags.items():
-            if there[number].tags.get(key) != value:
-                client.set_model_version_tag(name, str(number), key, value)
+    with mlflow_answers(addresses.tracking, addresses.versions):
+        client, candidate = mlflow_client(addresses.tracking, addresses.registry), state.proposal.version
+        name, past = candidate.name, state.past
+        aliases = client.get_registered_model(name).aliases
+        there = {int(version.version): version for version in _versions(client, name)}
+        lost: list[str] = []
+        faults: list[str] = []
+        challenger = candidate if state.active else None
+        for alias, wanted in (("champion", past.champion), ("previous", past.previous), ("challenger", challenger)):
+            if wanted is None:
+                if alias in aliases:
+                    client.delete_registered_model_alias(name, alias)
+            elif wanted.version not in there:
+                lost.append(f"{alias} {wanted.version}")
+            elif str(aliases.get(alias)) != str(wanted.version):
+                if fault := version_fault(client, addresses, there[wanted.version]):
+                    faults.append(f"{alias} stays as it is. {fault}")
+                    continue
+                client.set_registered_model_alias(name, alias, str(wanted.version))
+        tags = {candidate.version: {"rollout": str(state.phase), "canary_weight": str(state.canary_weight)}}
+        for number in past.quarantined.values():
+            tags.setdefault(number, {})["quarantined"] = "true"
+        for number, wanted_tags in tags.items():
+            if number not in there:
+                lost.append(f"version {number}")
+                continue
+            for key, value in wanted_tags.items():
+                if there[number].tags.get(key) != value:
+                    client.set_model_version_tag(name, str(number), key, value)
     if lost:
-        raise ValueError(f"{name} has lost {', '.join(lost)}. Restore the registry's database from a backup.")
+        faults.append(f"{name} has lost {', '.join(lost)}. Restore the registry's database from a backup.")
+    if faults:
+        raise ValueError(" ".join(faults))
+
+
+def version_fault(client: MlflowClient, addresses: MlflowAddresses, version: RegisteredVersion) -> str:
+    """Why a version cannot be loaded now, or after the next `mlflow gc`, with the command that mends it; or ""."""
+    name, run_id = f"{version.name} version {version.version}", version.run_id or ""
+    files = runs.artifacts_at(str(version.source), addresses).list_artifacts()
+    if not any(each.path == MLMODEL for each in files):
+        tags = json.dumps({"iteration": version.tags.get("iteration", "")})
+        command = f"dagster job launch -j preference_tuning -o model_version --tags '{tags}'"
+        return f"{name} has lost its files. Put them there again: {command}"
+    with allowed("RESOURCE_DOES_NOT_EXIST"):  # removed for good, and the files were put there again
+        if client.get_run(run_id).info.lifecycle_stage == "deleted":
+            command = f"{addresses.variable} mlflow runs restore --run-id {run_id}"
+            return f"The run of {name} is deleted, and `mlflow gc` removes its files. Restore it: {command}"
+    return ""
 
 
 def registered(registry_uri: str, name: str, iterations: Sequence[str]) -> list[ModelRegistration]:
     """The versions of `name` from these iterations, in order."""
     if not has_database(registry_uri):
         return []
-    model_versions = mlflow_client(registry_uri).search_model_versions(f"name='{name}'")
+    with mlflow_answers(registry_uri):
+        model_versions = _versions(mlflow_client(registry_uri), name)
     ours = [v for v in model_versions if v.tags.get("iteration") in iterations]
-    rows = [ModelRegistration(name, int(v.version), v.tags["iteration"], v.tags.get("digest", "")) for v in ours]
-    return sorted(rows, key=lambda row: row.version)
+    return [ModelRegistration(name, int(v.version), v.tags["iteration"], v.tags.get("digest", "")) for v in ours]
 
 
 def tag_blocked(registry_uri: str, registrations: Sequence[ModelRegistration], proof: str, reason: str) -> None:
     """Tag each version as blocked from promotion, with the reason."""
     if not registrations:
         return
-    client = mlflow_client(registry_uri)
-    for each in registrations:
-        client.set_model_version_tag(each.name, str(each.version), "blocked", f"erasure {proof}")
-        client.set_model_version_tag(each.name, str(each.version), "blocked_reason", reason)
+    with mlflow_answers(registry_uri):
+        client = mlflow_client(registry_uri)
+        for each in registrations:
+            client.set_model_version_tag(each.name, str(each.version), "blocked", f"erasure {proof}")
+            client.set_model_version_tag(each.name, str(each.version), "blocked_reason", reason)
 
 
 def _rows(store: Store, run: Run, iteration: Iteration, rows: Sequence[Mapping[str, float]]) -> Iterator[LoggedRow]:
@@ -179,31 +207,40 @@ def _log_artifacts(
 
 def _version(
     client: MlflowClient,
+    addresses: MlflowAddresses,
     run: Run,
     iteration: Iteration,
     checkpoint: CheckpointRef,
-    lineage: Mapping[str, str],
-    text: str,
+    about: Mapping[str, str],
 ) -> ModelVersion:
-    """The iteration's version of the model; without one its files are uploaded first."""
+    """The iteration's version of the model. Its files are uploaded before it is made, and again, to the same place,
+    where they are gone."""
     name, tags = iteration.model_name, {"digest": checkpoint.model.digest, "iteration": iteration.id}
-    with allowed_to_exist():
+    with allowed("RESOURCE_ALREADY_EXISTS"):
         client.create_registered_model(name)
 
     def ours() -> list[RegisteredVersion]:
         return [version for version in _versions(client, name) if tags.items() <= version.tags.items()]
 
-    if not ours():
-        about = {"name": name, "iteration": iteration.id, "base": lineage["base"]}
+    there = ours()
+    source = str(there[0].source if there else f"{run.info.artifact_uri}/{MODEL}")
+    if not there or version_fault(client, addresses, there[0]):
         with tempfile.TemporaryDirectory(prefix="model-") as folder:
-            stage_model(checkpoint, run.info.run_id, about, Path(folder))
-            client.log_artifacts(run.info.run_id, folder, MODEL)
+            files, place = Path(folder, MODEL), runs.artifacts_at(source, addresses)
+            metadata = {"name": name, "iteration": iteration.id, "base": about["base"]}
+            stage_model(checkpoint, run.info.run_id, metadata, files)
+            last = (files / MLMODEL).rename(Path(folder, MLMODEL))
+            place.log_artifacts(str(files))
+            place.log_artifact(str(last))
+        for version in there:  # its own run may be removed
+            client.set_model_version_tag(name, version.version, "run", run.info.run_id)
+    if not there:
         client.create_model_version(
             name,
-            source=f"{run.info.artifact_uri}/{MODEL}",
+            source=source,
             run_id=run.info.run_id,
-            tags={**tags, **{key: lineage[key] for key in ("verdict", "bundle", "base")}},
-            description=_short(text),
+            tags={**tags, **{key: about[key] for key in ("verdict", "bundle", "base")}},
+            description=about[NOTE],
         )
     version, *others = ours()
     for other in others:

@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from pipeline.core.mlflow_server import mlflow_answers
 from pipeline.core.storage import digest_json
 from pipeline.recipe.sources import MlflowSource
 from pipeline.traces.records import Reason
@@ -24,10 +25,6 @@ EXPECTED = ("expected_answer", "expected_response")
 USER, SESSION = "mlflow.trace.user", "mlflow.trace.session"
 USAGE, TOOLS = "mlflow.chat.tokenUsage", "mlflow.chat.tools"
 PAGE = 100
-ADVICE = (
-    "Set MLFLOW_TRACES_URI (or MLFLOW_TRACKING_URI) to the tracking server that has the traces, and "
-    "MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, where it asks for them."
-)
 
 
 class MlflowTraces:
@@ -93,11 +90,10 @@ class MlflowTraces:
     @contextmanager
     def _answering(self) -> Generator[None]:
         try:
-            yield
+            with mlflow_answers(self._uri):
+                yield
         except Exception as error:  # the boundary of MLflow's client and of requests below it
-            code = getattr(error, "error_code", None)
-            why = f"{type(error).__name__}{f': {code}' if code else ''}"
-            raise ServerAway(f"{self.label} cannot be read ({why}). {ADVICE}") from error
+            raise ServerAway(f"MLFLOW_TRACES_URI (or MLFLOW_TRACKING_URI): {error}") from error
 
 
 def _add(block: Rows, trace: Any, line: int) -> int:

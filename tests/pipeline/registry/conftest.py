@@ -1,6 +1,7 @@
 """A tracking server of MLflow's own for the tests that need one, and records in any."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,11 +20,16 @@ PASSED = JudgedCandidate("PASS", "", "bundle")
 
 
 @pytest.fixture(scope="package")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def server_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("server")
+
+
+@pytest.fixture(scope="package")
+def server(server_folder: Path) -> Iterator[str]:
     """The address of one server for the package; each test has a model name of its own."""
     with held_port() as held:
         port = held.getsockname()[1]
-        with mlflow_server(tmp_path_factory.mktemp("server"), port):
+        with mlflow_server(server_folder, port):
             yield f"http://127.0.0.1:{port}"
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
-from pipeline.core import layout
+from pipeline.core import layout, mlflow_server
 from pipeline.core.iteration import Iteration, identify
 from pipeline.core.storage import DatasetRef, ModelRef, Store
 from pipeline.registry import live
@@ -156,7 +156,7 @@ def test_server_that_is_away_gets_the_points_later(
             training.train(range(5, 10))
             wait_for(lambda: messages)
             training.train(range(10, 12))
-        assert len(messages) == 1 and "it goes on, and they are sent when MLflow answers" in messages[0]
+        assert len(messages) == 1 and "they are sent when it does" in messages[0] and "gives no answer" in messages[0]
         with training.sent(messages.append):  # it begins while the server is still away
             training.train(range(12, 15))
             wait_for(lambda: len(messages) == 2)
@@ -176,8 +176,7 @@ def silent() -> Iterator[str]:
 
 def test_silent_server_is_left_behind_at_the_end(silent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "ENDS_WITHIN_S", 0.1)
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    monkeypatch.setattr(mlflow_server, "TIMEOUTS_S", (1.0, 1.0))
     training = Training(tmp_path, silent, "silent")
     with training.sent(print) as sender:
         training.train(range(2))
@@ -195,3 +194,13 @@ def test_failed_training_says_so_until_it_goes_on(server: str, tmp_path: Path) -
         training.train(range(2, 4))
         wait_for(lambda: [run.info.status for run in training.runs()] == ["RUNNING"])
     assert len(training.points()) == 4
+
+
+def test_a_deleted_experiment_is_named_with_its_command(server: str, tmp_path: Path) -> None:
+    training = Training(tmp_path, server, "thrown away")
+    training.client.delete_experiment(training.client.create_experiment("thrown away"))
+    messages: list[str] = []
+    with training.sent(messages.append):
+        training.train(range(2))
+        wait_for(lambda: messages)
+    assert f"MLFLOW_TRACKING_URI={server} mlflow experiments restore --experiment-id" in messages[0]

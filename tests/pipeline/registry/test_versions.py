@@ -1,6 +1,7 @@
 """Against a real MLflow on SQLite: one database for the file, one model name a test."""
 
 import json
+import shutil
 import struct
 import zlib
 
@@ -142,6 +143,7 @@ def test_crash_and_retry_leave_one_run_and_one_version(place, monkeypatch):
     assert run.info.status == "FINISHED"
     assert run.data.params["training.grpo.steps"] == "3"
     assert [(m.step, m.value) for m in client.get_metric_history(run.info.run_id, "loss")] == [(1, 0.5), (2, 0.25)]
+    assert client.get_metric_history(run.info.run_id, "kl") == [], "NaN is no number"
     tags = {"iteration": iteration.id, "dataset.snapshot": "s1", "recipe.digest": "recipe", "code.version": "abc"}
     assert tags.items() <= run.data.tags.items()
     shown = {"verdict": "PASS", "bundle": "bundle", "base": "base"}
@@ -189,14 +191,14 @@ def test_aliases_follow_the_record_and_heal(place, tmp_path):
             policy,
             world.now,
         )
-        project(uri, read_state(store, name))
+        project(MlflowAddresses(uri), read_state(store, name))
         assert client.get_registered_model(name).aliases["challenger"] == recorded.version.version
         world.metrics.canary = {"quality": quality}
         world.tick_until(until)
-        project(uri, read_state(store, name))
+        project(MlflowAddresses(uri), read_state(store, name))
         return recorded.version
 
-    project(uri, read_state(store, name))  # nothing was ever proposed
+    project(MlflowAddresses(uri), read_state(store, name))  # nothing was ever proposed
     one = roll(0, "d1", "one", BASE, 0.7, "promoted")
     two = roll(1, "d2", "two", one.model, 0.7, "promoted")
     bad = roll(2, "d3", "bad", two.model, 0.2, "rolled_back")
@@ -211,12 +213,19 @@ def test_aliases_follow_the_record_and_heal(place, tmp_path):
     client.delete_registered_model_alias(name, "previous")
     state = read_state(store, name)
     assert state.phase is Phase.ROLLED_BACK
-    project(uri, state)
-    project(uri, state)
+    shutil.rmtree(client.get_model_version(name, str(two.version)).source.removeprefix("file://"))
+    with pytest.raises(
+        ValueError, match=r"champion stays as it is\. demo version 2 has lost its files.* -o model_version"
+    ):
+        project(MlflowAddresses(uri), state)
+    assert client.get_registered_model(name).aliases["champion"] == bad.version
+    assert keep(place, name, data="d2", digest="two", champion=one.model, number=1)[1].version == two
+    project(MlflowAddresses(uri), state)
+    project(MlflowAddresses(uri), state)
     assert client.get_registered_model(name).aliases == {**wanted, "mine": one.version}
 
     client.delete_model_version(name, str(one.version))
     client.delete_registered_model_alias(name, "champion")
     with pytest.raises(ValueError, match=r"lost previous 1\. Restore"):
-        project(uri, state)
+        project(MlflowAddresses(uri), state)
     assert client.get_registered_model(name).aliases == {"champion": two.version}
