@@ -85,8 +85,8 @@ def keep(root: Path, address: str, name: str) -> RecordedVersion:
         (folder / "model.safetensors").write_bytes(bytes(size))
     dataset = DatasetRef(uri="d", rows=1, digest="data", snapshot="s1")
     iteration = identify(0, name, ModelRef(uri="base", digest="base"), dataset, "recipe")
-    refs = [ModelRef(uri=str(folder), digest=digest_dir(folder)) for folder in (adapter, merged)]
-    return put_on_record(MlflowAddresses(address), Store(root), iteration, *refs)
+    one, other = (ModelRef(uri=str(folder), digest=digest_dir(folder)) for folder in (adapter, merged))
+    return put_on_record(MlflowAddresses(address), Store(root), iteration, one, other)
 
 
 REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
@@ -130,8 +130,8 @@ def test_tries_leave_one_deleted_run(server: str, tmp_path: Path, monkeypatch: p
     with front(server, "/tools/mlflow", LOGIN) as address:
         for slash in ("", "/"):
             assert try_out(MlflowAddresses(address + slash), "tried", FILE_BYTES) == []
-        experiment = client.get_experiment_by_name("tried").experiment_id
-        (run,) = client.search_runs([experiment], run_view_type=ViewType.ALL)
+        (experiment,) = client.search_experiments(filter_string="name = 'tried'")
+        (run,) = client.search_runs([experiment.experiment_id], run_view_type=ViewType.ALL)
         assert run.info.lifecycle_stage == "deleted" and client.list_artifacts(run.info.run_id) == []
         assert {model.name for model in client.search_registered_models()} == models
         assert keep(tmp_path, address, "tried").version is not None
@@ -148,8 +148,7 @@ def test_a_database_is_only_read(tmp_path: Path) -> None:
 
 def test_a_deleted_experiment_is_restored_by_the_command(server: str, tmp_path: Path) -> None:
     client, addresses = MlflowClient(server, server), MlflowAddresses(server)
-    keep(tmp_path, server, "tidied up")
-    client.delete_experiment(client.get_experiment_by_name("tidied up").experiment_id)
+    client.delete_experiment(keep(tmp_path, server, "tidied up").run.experiment_id)
     (fault,) = try_out(addresses, "tidied up", 0)
     with pytest.raises(ValueError, match=re.escape(fault)):
         keep(tmp_path, server, "tidied up")
