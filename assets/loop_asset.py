@@ -12,6 +12,7 @@ from typing import Any
 import dagster as dg
 
 from assets.naming import DEPLOYMENT, IO_MANAGER, owner_of
+from assets.preflight import refuse_faults
 from pipeline.core.redaction import errors_redacted
 
 ROOT = Path(__file__).parent.parent
@@ -37,6 +38,7 @@ def loop_asset(
                 deployment = context.resources.deployment
                 if inputs:  # their loading has named the run's iteration
                     _, deployment = deployment.of_run(context.run_id, context.instance, context.log.warning)
+                refuse_faults(context, deployment)
                 yield from compute(context, deployment, **inputs)
 
         name = compute.__name__

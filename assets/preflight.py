@@ -1,80 +1,159 @@
-"""A deployment before a run is made of it: what the environment lacks, and what `pipeline.traces.preflight` finds."""
+"""One look at a deployment before anything is paid: `pt validate` prints it, a launch that a person typed and the first
+step of every run refuse by it."""
 
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import dagster as dg
 
 from assets.environment import address_faults, environment
 from assets.gate import gate_refusals, readable
+from assets.records import RECORDS
 from assets.resources import Deployment
-from evals.freezing import suite_faults
+from evals.freezing import unfreezable
+from evals.suites import Suite
 from k8s.client import connect
 from k8s.launch import recipe_refusals
+from pipeline.core.storage import Store
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.desk.judges import is_desk_judge
-from pipeline.models.check import check_once, of_level
-from pipeline.traces.preflight import preflight
+from pipeline.models.check import check_base, check_once
+from pipeline.places.checks import Places, place_faults
+from pipeline.recipe import Recipe
+from pipeline.recipe.suites import TracesSuite
+from pipeline.rollout.rules import shortest_rollout
+from pipeline.traces.context import Log
+from pipeline.traces.detect import wrong_kind
 from pipeline.traces.sources.protocol import address_of
 
-READS_SUITES, TRAINS = LATER = ("preference_dataset", "policy_checkpoint")
+STAGES = (*RECORDS, "canary")
 
 
-def launch_faults(deployment: Deployment) -> list[str]:
-    """Why a launch now could not go well, one line each; empty when nothing speaks against it.
+class CheckedLine(NamedTuple):
+    """One thing that was looked at."""
 
-    Takes a second or two and writes nothing but a fetched base model. A recipe that does not resolve is told alone."""
+    fine: bool
+    text: str
+
+
+Lines = Iterator[CheckedLine]
+
+
+def fine(text: str) -> CheckedLine:
+    return CheckedLine(True, text)
+
+
+def problem(text: str) -> CheckedLine:
+    return CheckedLine(False, text)
+
+
+def check(deployment: Deployment, stages: Container[str] = STAGES, log: Log = print) -> Lines:
+    """One line for each thing that these stages need, as it is known. Places are tried by what the stages do there, and
+    left as they were; a base model that is named by an address is fetched. Seconds."""
     try:
         deployment.recipe()
         if lacks := address_faults():  # an error of what is asked next could show it
-            return lacks
-        deployment.fetch_base(print)  # where it is there already, a second; else the launch could only fail
-        recipe = deployment.recipe()
+            yield from map(problem, lacks)
+            return
+        deployment.fetch_base(log)
+        recipe, store = deployment.recipe(), deployment.store()
     except ValueError as error:
-        return str(error).splitlines()
-    address = warehouse = None
+        yield from map(problem, str(error).splitlines())
+        return
+    yield fine(f"{deployment.recipe_path} resolves: {recipe.name}, digest {recipe.digest()[:12]}")
+    lacks = list[str]()
+    places = _places(deployment, recipe, stages, lacks)
+    yield from map(problem, lacks := [*lacks, *place_faults(recipe, places)])
+    if not lacks and (wrong := wrong_kind(recipe.traces.source)):
+        yield fine(f"traces.source: warning: {wrong}")
+    if not lacks and "policy_checkpoint" in stages:
+        yield from _base(deployment, recipe)
+    if "canary" in stages:
+        try:
+            yield from map(fine, shortest_rollout(recipe.rollout))
+        except ValueError as error:
+            yield problem(str(error))
+    if "policy_checkpoint" in stages:
+        yield from map(problem, recipe_refusals(recipe))
+    if "preference_dataset" in stages:
+        yield from _gate(recipe, store)
+
+
+def refuse_faults(context: dg.AssetExecutionContext, deployment: Deployment) -> None:
+    """Raises ValueError with what speaks against the stages of this run, where this step is its first."""
+    selected = [stage for stage in STAGES if stage in _selected(context)]
+    if not context.op_execution_context.op.name.endswith(selected[0]):
+        return
+    lines = list(check(deployment, selected, context.log.info))
+    for line in lines:
+        if line.fine and "warning: " in line.text:
+            context.log.warning(line.text)
+    if faults := [line.text for line in lines if not line.fine]:
+        raise ValueError("\n".join([*faults, "Nothing was read yet. To check again: pt validate"]))
+
+
+def _selected(context: dg.AssetExecutionContext) -> set[str]:
+    """The stages of the run, without the recipe's `key_prefix`."""
+    steps = context.run.step_keys_to_execute or [node.name for node in context.op_execution_context.job_def.nodes]
+    return {step.rpartition("__")[2] for step in steps}
+
+
+def _places(deployment: Deployment, recipe: Recipe, stages: Container[str], lacks: list[str]) -> Places:
+    """`lacks`: takes what the environment does not say."""
+    source, lake, read = None, None, environment()
     try:
-        address = address_of(recipe.traces, deployment.source_uri())
+        source = address_of(recipe.traces, deployment.source_uri()) if "traces" in stages else None
     except ValueError as error:
         lacks.append(f"traces.source: {error}")
     try:
+        deployment.lake().check_address()
         lake = deployment.lake()
-        warehouse = lake.warehouse
-        lake.check_address()
     except ValueError as error:
         lacks.append(f"traces.lake: {error}")
-    judge = recipe.rewards.judge
-    if judge is not None and deployment.judge_endpoint() is None and not is_desk_judge(judge):
-        lacks.append("rewards.judge: set JUDGE_URL to its endpoint (and JUDGE_API_KEY), or remove the section.")
     if recipe.compute.kubernetes is not None:
         try:
-            connect(environment().kubeconfig)
+            connect(read.kubeconfig)
         except ValueError as error:
             lacks.append(f"compute.kubernetes: {error}")
-    return [*lacks, *preflight(recipe, address, warehouse or "")]
+    endpoints, judge = {}, deployment.judge_endpoint()
+    if (asked := recipe.rewards.judge) is not None and not is_desk_judge(asked):
+        if judge is not None:
+            endpoints["JUDGE"] = judge
+        elif "reward_labels" in stages:
+            lacks.append("rewards.judge: set JUDGE_URL to its endpoint (and JUDGE_API_KEY), or remove the section.")
+    if recipe.evaluation.serving.kind == "endpoint" and read.serving.endpoint.url:
+        endpoints["SERVING"] = read.serving.endpoint
+    records = "policy_checkpoint" in stages or "model_version" in stages
+    mirror = recipe.training.checkpoints.mirror if "policy_checkpoint" in stages else None
+    return Places(source, lake, mirror, deployment.mlflow() if records else None, endpoints)
 
 
-def later_faults(deployment: Deployment, stages: Container[str] = LATER) -> list[str]:
-    """What a run with these of the `LATER` stages would only meet after its samples and labels, which may have been
-    paid for: suites that cannot be read or frozen, and what speaks against any training. The recipe has to resolve."""
-    recipe, store = deployment.recipe(), deployment.store()
-    faults = suite_faults(store, recipe.evaluation) if READS_SUITES in stages else []
-    if TRAINS in stages:
-        section = recipe.evaluation
-        asked = [] if faults else [readable(each, store, section.seed) for each in section.asked]
-        faults += recipe_refusals(recipe)
-        faults += gate_refusals(recipe, recipe.base_model.uri, [each for each in asked if each is not None])
-    return faults
+def _base(deployment: Deployment, recipe: Recipe) -> Lines:
+    model, lora, store = deployment.champion().model, recipe.training.lora, deployment.store()
+    if Path(model.uri).is_relative_to(MODEL_DIR.parent):  # tests ask those
+        return
+    findings = check_once(store, model, lora) if store.root.exists() else check_base(Path(model.uri), lora)
+    for each in findings:
+        level = "" if each.level == "ok" else f"{each.level}: "
+        yield CheckedLine(each.level != "error", f"base_model.uri: {each.question}: {level}{each.text}")
 
 
-def refuse_later_faults(context: dg.AssetExecutionContext, deployment: Deployment) -> None:
-    """Raises ValueError with the base model's errors and the `later_faults` of the stages that this run goes on to, one
-    line each: a run that no person typed was not checked before."""
-    selected = {node.name for node in context.op_execution_context.job_def.nodes}
-    model, lora = deployment.champion().model, deployment.recipe().training.lora
-    asked = TRAINS in selected and not Path(model.uri).is_relative_to(MODEL_DIR.parent)  # tests ask those
-    findings = check_once(deployment.store(), model, lora) if asked else ()
-    for text in of_level(findings, "warning"):
-        context.log.warning(text)
-    if faults := of_level(findings, "error") + later_faults(deployment, selected):
-        raise ValueError("\n".join([*faults, "Nothing was read yet. To check again: pt validate"]))
+def _gate(recipe: Recipe, store: Store) -> Lines:
+    section = recipe.evaluation
+    asked: list[Suite] = []
+    for each in section.asked:
+        try:
+            if (read := readable(each, store, section.seed)) is not None:
+                asked.append(read)
+            elif isinstance(each, TracesSuite):
+                if (why := unfreezable(store, each)) and each.name in section.gating:
+                    raise ValueError(why)
+                then = f"not asked yet. {why}" if why else "preference_dataset will freeze it"
+                yield fine(f"suite {each.name} ({each.role}): {then}")
+        except ValueError as error:
+            yield problem(f"suite {each.name}: {error}")
+    refusals = gate_refusals(recipe, recipe.base_model.uri, asked)
+    yield from (problem(f"evaluation: {refusal}") for refusal in refusals)
+    for each in asked if not refusals else ():
+        yield fine(f"suite {each.name} ({section.suite(each.name).role}): {len(each.items):,} items")

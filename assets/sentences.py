@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from assets.records import IterationRecords
-from evals.records import EvalReport
+from evals.report import suite_sentences
 from pipeline.views.iteration import decision_sentence, training_sentence
 
 
@@ -29,27 +29,8 @@ def stage_sentences(of: IterationRecords) -> Iterator[tuple[str, str]]:
     if of.trained is not None:
         yield "training", training_sentence(of.trained)
     if of.report is not None:
-        yield from _evaluation(of.report)
+        yield from suite_sentences(of.report)
     if of.verdict is not None:
         yield "verdict", f"{of.verdict.verdict}: {'; '.join(of.verdict.reasons)}"
     if of.version is not None:
         yield "registered", f"{of.version.name} version {of.version.version} (MLflow run {of.version.run_id})"
-
-
-def _evaluation(report: EvalReport) -> Iterator[tuple[str, str]]:
-    for problem in report.problems:
-        yield "evaluation", problem
-    for each in report.measurements:
-        text = "; ".join(each.problems)
-        if (compared := each.comparison) is not None:
-            one, other, gain = compared.champion, compared.candidate, compared.difference
-            text = f"{one.value:.1%} → {other.value:.1%}, {100 * gain.value:+.1f} points (95% interval "
-            text += f"{100 * gain.low:+.1f} to {100 * gain.high:+.1f}), {compared.items:,} held-out items"
-        yield f"suite {each.suite}", f"{text} ({report.section.suite(each.suite).role})"
-    for each in report.judged:
-        text = "; ".join(each.problems)
-        if (rate := each.win_rate) is not None:
-            even = rate.controlled
-            text = f"preferred in {0.5 + even.value:.1%} at equal lengths (95% interval {0.5 + even.low:.1%} to "
-            text += f"{0.5 + even.high:.1%}), {0.5 + rate.raw.value:.1%} as judged, {rate.pairs:,} pairs"
-        yield f"suite {each.suite}", text

@@ -8,7 +8,6 @@ import dagster as dg
 from assets.days import GOVERNED, governed_days, tell_of_days
 from assets.loop_asset import loop_asset
 from assets.metadata import output, picture, table, table_facts
-from assets.preflight import refuse_later_faults
 from assets.records import begin, outcome
 from assets.resources import Deployment
 from evals.freezing import refuse_without_references
@@ -43,9 +42,7 @@ from pipeline.views.iteration import funnel
 )
 def traces(context: dg.AssetExecutionContext, deployment: Deployment):
     """Production traces that may be learned from, in an Iceberg table; absent when there is nothing new."""
-    deployment.fetch_base(context.log.info)
     recipe, store = deployment.recipe(), deployment.store()
-    refuse_later_faults(context, deployment)
     champion = deployment.champion()
     source = recipe.traces.source
     if isinstance(source, DemoSource):

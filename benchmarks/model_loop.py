@@ -22,6 +22,7 @@ from evals.records import EvalPlan
 from pipeline.core.iteration import identify
 from pipeline.core.storage import CheckpointRef, DatasetRef, ModelRef, Record, Store, digest_file
 from pipeline.models.check import check_base, of_level
+from pipeline.places.checks import Places, place_faults
 from pipeline.recipe import BaseModelSection, ChatSettings, Evaluation, Selection, Traces, Training, Validation
 from pipeline.recipe.methods import DPO, GRPO, KTO, SFT, MethodName
 from pipeline.recipe.serving import TransformersServing
@@ -39,7 +40,6 @@ from pipeline.selection.trainable import consented
 from pipeline.serving.transformers_engine import TransformersEngine
 from pipeline.traces.context import IterationContext
 from pipeline.traces.materialize import materialize
-from pipeline.traces.preflight import preflight
 from pipeline.traces.scope import Producer
 from pipeline.traces.sources.protocol import Address
 from pipeline.traces.unrendered import refuse_unrendered_rows
@@ -188,7 +188,7 @@ class ModelLoop:
 def refuse(context: IterationContext) -> None:
     """Raises ValueError as the first stage of a run does, before labels."""
     found = check_base(Path(context.recipe.base_model.uri), context.recipe.training.lora)
-    if faults := [*preflight(context.recipe, None, ""), *of_level(found, "error")]:
+    if faults := [*place_faults(context.recipe, Places()), *of_level(found, "error")]:
         raise ValueError(faults[0])
     refuse_unrendered_rows(context, context.iteration)
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, get_args
 import pyarrow.parquet as pq
 
 from evals import judged
-from evals.suites import Item, Suite, file_faults, frozen, not_asked, pin, suites
+from evals.suites import Item, Suite, frozen, not_asked, pin, suites
 from evals.suites.frozen import Frozen, FrozenItem, Generation
 from evals.suites.lines import ROLES
 from pipeline.core import layout
@@ -21,7 +21,6 @@ from pipeline.core.conversation import FIELDS, TOOLS, UNSHOWABLE, to_prompt
 from pipeline.core.iteration import Iteration
 from pipeline.core.removal import make
 from pipeline.core.storage import DatasetRef, Store, digest_json
-from pipeline.recipe import Evaluation
 from pipeline.recipe.rewards import VerifierKind
 from pipeline.recipe.suites import TracesSuite
 from pipeline.rewards.reviews import survey
@@ -114,13 +113,6 @@ def _unfit(row: Row, allowed: Collection[tuple[str, str]]) -> str:
     if not row["reference"] or row["verifier"] not in get_args(VerifierKind):
         return "without a reference"
     return "unreadable reference" if row["outcome"] == Outcome.unparsable_gold else ""
-
-
-def suite_faults(store: Store, section: Evaluation) -> list[str]:
-    """Why suites cannot be read or frozen, as far as it shows before a run, a line each: `file_faults`, and golden
-    suites that gate while nobody has answered a review sheet."""
-    golden = (each for each in section.asked if isinstance(each, TracesSuite) and each.name in section.gating)
-    return [*file_faults(store, section), *filter(None, (unfreezable(store, each) for each in golden))]
 
 
 def unfreezable(store: Store, section: TracesSuite) -> str:

@@ -287,3 +287,23 @@ def limits(section: Evaluation, not_asked: Collection[str] = ()) -> str:
     if judged:
         return f"{text}A judge compares the answers of {', '.join(judged)}: what it does not see, the verdict does not."
     return f"{text}Reward and evaluation share the verifier: what it cannot see, neither of them sees."
+
+
+def suite_sentences(report: EvalReport) -> Iterator[tuple[str, str]]:
+    """A sentence for each suite, with its name."""
+    for problem in report.problems:
+        yield "evaluation", problem
+    for each in report.measurements:
+        text = "; ".join(each.problems)
+        if (compared := each.comparison) is not None:
+            one, other, gain = compared.champion, compared.candidate, compared.difference
+            text = f"{one.value:.1%} → {other.value:.1%}, {100 * gain.value:+.1f} points (95% interval "
+            text += f"{100 * gain.low:+.1f} to {100 * gain.high:+.1f}), {compared.items:,} held-out items"
+        yield f"suite {each.suite}", f"{text} ({report.section.suite(each.suite).role})"
+    for each in report.judged:
+        text = "; ".join(each.problems)
+        if (rate := each.win_rate) is not None:
+            even = rate.controlled
+            text = f"preferred in {0.5 + even.value:.1%} at equal lengths (95% interval {0.5 + even.low:.1%} to "
+            text += f"{0.5 + even.high:.1%}), {0.5 + rate.raw.value:.1%} as judged, {rate.pairs:,} pairs"
+        yield f"suite {each.suite}", text

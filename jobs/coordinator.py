@@ -99,7 +99,7 @@ def launch_refusal(run: dg.DagsterRun) -> str:
     """What speaks against a launch that a person waits for, one line each: mistakes of the recipe; of a launch from
     `traces` on also model, disk, source, environment, suites and packages; of another one that the iteration was begun
     with another recipe. "" where nothing does."""
-    from assets.preflight import later_faults, launch_faults  # seconds of imports
+    from assets.preflight import check  # seconds of imports
     from assets.resources import Deployment
 
     deployment = Deployment(**choice_tag(run.tags)._asdict())
@@ -109,7 +109,7 @@ def launch_refusal(run: dg.DagsterRun) -> str:
         if run.job_name != LOOP:
             return ""
         if steps is None or any(step.endswith("traces") for step in steps):
-            faults = launch_faults(deployment) or later_faults(deployment)
+            faults = [line.text for line in check(deployment) if not line.fine]
             return "\n".join([*faults, "Nothing was launched. To check again: pt validate"]) if faults else ""
         id = run.tags.get(ITERATION_TAG)
         deployment.refuse_another_recipe(deployment.iteration(id) if id else deployment.latest())

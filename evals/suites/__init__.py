@@ -18,7 +18,6 @@ __all__ = [
     "Suite",
     "SuitePins",
     "asked_by",
-    "file_faults",
     "not_asked",
     "pin",
     "suite",
@@ -43,19 +42,6 @@ def suites(store: Store, section: Evaluation, without: Collection[str] = ()) -> 
 def asked_by(store: Store, section: Evaluation, iteration: Iteration) -> tuple[Suite, ...]:
     """The suites that an iteration asks. Raises ValueError as `suites`."""
     return suites(store, section, not_asked(store, iteration))
-
-
-def file_faults(store: Store, section: Evaluation) -> list[str]:
-    """Why suites of files and of custom code cannot be read, a line each. A launch asks before it begins: the stage
-    that needs them comes after the labels, which may have been paid for."""
-    faults: list[str] = []
-    for each in section.asked:
-        if isinstance(each, ItemsSuite) and not each.embedded:
-            try:
-                suite(store, each, section.seed)
-            except ValueError as error:
-                faults.append(f"suite {each.name}: {error}")
-    return faults
 
 
 def suite(store: Store, section: SuiteSection, seed: int) -> Suite:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from assets.preflight import launch_faults
+from assets.preflight import check
 from assets.resources import Deployment
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.desk import MODEL_DIR as DESK_DIR
@@ -17,9 +17,13 @@ QUERY = "{kind: rows, query: SELECT * FROM calls, since: 2026-01-05, fields: {pr
 VARIABLES = ("TRACES_DATABASE_URL", "LAKE_CATALOGUE_URI", "JUDGE_URL")
 
 
+def wrong(deployment: Deployment) -> list[str]:
+    return [line.text for line in check(deployment) if not line.fine]
+
+
 def faults(root: Path, *overrides: str) -> list[str]:
     settings = [f"data_root='{root}'", f"base_model.uri='{MODEL_DIR}'", *overrides]
-    return launch_faults(Deployment(recipe_path=str(EMBEDDED), overrides=settings))
+    return wrong(Deployment(recipe_path=str(EMBEDDED), overrides=settings))
 
 
 def test_the_embedded_deployment_can_be_launched(tmp_path: Path) -> None:
@@ -53,8 +57,9 @@ def test_what_the_environment_lacks_is_named(
 def test_a_look_before_a_launch_imports_nothing_heavy(tmp_path: Path) -> None:
     heavy = ["torch", "mlflow", "trl", "pandas", "matplotlib", "s3fs"]  # transformers without torch takes half a second
     code = (
-        "import sys; from assets.preflight import launch_faults; from assets.resources import Deployment;"
-        f"print(launch_faults(Deployment(recipe_path={str(EMBEDDED)!r}, overrides=['data_root={tmp_path}'])));"
+        "import sys; from assets.preflight import check; from assets.resources import Deployment;"
+        f"one = Deployment(recipe_path={str(EMBEDDED)!r}, overrides=['data_root={tmp_path}']);"
+        "print([line for line in check(one) if not line.fine]);"
         f"print([m for m in {heavy} if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -66,6 +71,6 @@ def test_the_desk_needs_no_address_of_a_judge(tmp_path: Path, monkeypatch: pytes
         monkeypatch.delenv(name, raising=False)
     settings = [f"data_root='{tmp_path}'", f"base_model.uri='{DESK_DIR}'"]
     desk = str(EMBEDDED.with_name("desk.yaml"))
-    assert launch_faults(Deployment(recipe_path=desk, overrides=settings)) == []
+    assert wrong(Deployment(recipe_path=desk, overrides=settings)) == []
     named = Deployment(recipe_path=desk, overrides=[*settings, "rewards.judge={model: a-judge, digest: d}"])
-    assert any("JUDGE_URL" in line for line in launch_faults(named))
+    assert any("JUDGE_URL" in line for line in wrong(named))

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from evals.suites import Suite, file_faults, suite
+from evals.suites import Suite, suite
 from pipeline.core.storage import Store
-from pipeline.recipe import Evaluation
 from pipeline.recipe.custom import CustomCode
 from pipeline.recipe.suites import ItemsSuite, preset_suite
 from pipeline.rewards.verifiers import VerifierTask
@@ -221,13 +220,6 @@ def test_items_of_code_are_those_of_a_file(tmp_path: Path) -> None:
     assert own.items[3].slice == "returns" and own.items[3].check == "math"
     assert made(tmp_path, desk="returns").digest() == own.digest()
     assert len(made(tmp_path, items=10).items) == 10
-
-
-def test_a_launch_asks_for_the_items_of_code_first(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("make = 3")
-    section = ItemsSuite(name="tickets", custom=CustomCode(code=f"{tmp_path}/mine.py:make"))
-    (fault,) = file_faults(Store(tmp_path), Evaluation(suites=(section,)))
-    assert fault.startswith("suite tickets: ") and "cannot be called" in fault
 
 
 @pytest.mark.parametrize("given", [{}, {"path": "x", "custom": {"code": "m:f"}}, {"preset": "desk", "path": "x"}])

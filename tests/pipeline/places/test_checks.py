@@ -1,11 +1,16 @@
 """What is known to go wrong before a run is made: real folders, a real bucket, a database."""
 
+import errno
 import hashlib
+import os
 import shutil
 import socket
 import sqlite3
+import tempfile
+import threading
 from contextlib import closing
 from datetime import date
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,14 +20,15 @@ import fsspec
 import pytest
 
 from pipeline.demo import MODEL_DIR
+from pipeline.places.checks import Places, place_faults, source_faults
+from pipeline.places.disk import folder_faults, socket_faults
 from pipeline.recipe import Recipe, load
 from pipeline.recipe.formats import Paths, RowField
 from pipeline.recipe.sources import ExportSource, RowsSource, SourceSection
-from pipeline.traces.preflight import data_root_faults, preflight, source_faults
+from pipeline.serving.endpoint import Endpoint
+from pipeline.traces.lake_config import LakeConfig
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address
-
-from .conftest import observation, write
 
 EMBEDDED = Path(__file__).parents[3] / "jobs" / "recipes" / "embedded.yaml"
 
@@ -35,15 +41,23 @@ def of(section: SourceSection, uri: str) -> list[str]:
     return source_faults(Address(section, uri))
 
 
+def lake(warehouse: str) -> Places:
+    return Places(lake=LakeConfig(catalogue="sqlite", uri="sqlite://", warehouse=warehouse))
+
+
 def export(uri: Any) -> list[str]:
     return of(ExportSource(kind="langfuse_export", uri=str(uri)), str(uri))
 
 
 def test_a_launch_that_can_go_well_has_no_fault(tmp_path: Path) -> None:
-    write(tmp_path, "observations_v2/a.jsonl", [observation()])
     source = ExportSource(kind="langfuse_export", uri=str(tmp_path))
+    (tmp_path / "observations_v2").mkdir()
+    (tmp_path / "observations_v2" / "a.jsonl").write_text("{}\n", encoding="utf-8")
     before = sorted(tmp_path.rglob("*"))
-    assert preflight(recipe(tmp_path), Address(source, source.uri), f"file://{tmp_path / 'lake'}") == []
+    places = lake(f"file://{tmp_path / 'lake'}")._replace(
+        source=Address(source, source.uri), mirror=str(tmp_path / "m")
+    )
+    assert place_faults(recipe(tmp_path), places) == []
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -51,9 +65,12 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     wrong = recipe(tmp_path, "base_model.uri=/models/none", f"data_root={tmp_path / 'file' / 'data'}")
     source = ExportSource(kind="langfuse_export", uri="/exports/none")
-    faults = preflight(wrong, Address(source, source.uri), "file:///proc/lake")
+    places = lake("file:///proc/lake")._replace(source=Address(source, source.uri), mirror="/proc/mirror")
+    faults = place_faults(wrong, places)
     fields = [fault.split(":")[0] for fault in faults]
-    assert fields == ["base_model.uri", "data_root", "traces.source", "traces.lake.warehouse"]
+    assert fields == [
+        "base_model.uri", "data_root", "traces.source", "traces.lake.warehouse", "training.checkpoints.mirror"
+    ]  # fmt: skip
     assert all(fault.endswith(".") and "\n" not in fault for fault in faults)
 
 
@@ -62,31 +79,31 @@ def test_a_template_that_renders_nothing_is_a_fault(tmp_path: Path) -> None:
     chat_template = folder / "chat_template.jinja"
     for text, why in (("{{ raise_exception('no') }}", "no"), ("{% if %}", "Expected an expression"), ("", "")):
         chat_template.write_text(text)
-        faults = preflight(recipe(tmp_path, f"base_model.uri='{folder}'"), None, "")
+        faults = place_faults(recipe(tmp_path, f"base_model.uri='{folder}'"), Places())
         assert [fault for fault in faults if f"does not render ({why}" in fault] == (faults if text else [])
     chat_template.unlink()
-    (fault,) = preflight(recipe(tmp_path, f"base_model.uri='{folder}'"), None, "")
+    (fault,) = place_faults(recipe(tmp_path, f"base_model.uri='{folder}'"), Places())
     assert fault.startswith("base_model.uri: the chat template does not render (there is none). Save")
 
 
 @pytest.mark.parametrize(
     ("root", "complaint"),
     [
-        ("/proc/none", r"data_root: /proc/none cannot be written \(.+ in /proc\)\. Point it"),
+        ("/proc/none", r"data_root: /proc/none: a file cannot be written in /proc \(.+\)\. Point it"),
         ("s3://bucket/root", "is no directory of this machine"),
-        ("FILE/data", r"cannot be written \(Not a directory in "),
+        ("FILE/data", r"cannot be written in .*file \(Not a directory\)"),
     ],
 )
 def test_a_data_root_that_cannot_be_written_is_a_fault(tmp_path: Path, root: str, complaint: str) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match=complaint):
-        raise ValueError(*data_root_faults(root.replace("FILE", str(tmp_path / "file"))))
+        raise ValueError(*folder_faults(root.replace("FILE", str(tmp_path / "file")), "data_root"))
 
 
 def test_a_disk_too_small_for_an_iteration_is_a_fault(tmp_path: Path) -> None:
     """Checkpoints by the million of a real model on a real disk: more than there is of any."""
     wide = ["training.lora=null", "training.checkpoints.keep_last=100000000"]
-    (fault,) = preflight(recipe(tmp_path, *wide), None, "")
+    (fault,) = place_faults(recipe(tmp_path, *wide), Places())
     assert "free, and an iteration writes about" in fault
     assert fault.endswith("or lower training.checkpoints.keep_last.")
 
@@ -99,9 +116,9 @@ def test_a_bucket_that_does_not_exist_is_named(bucket: str, tmp_path: Path) -> N
     assert f"s3://{bucket}/langfuse holds no object" in fault
     boto3.client("s3").put_object(Bucket=bucket, Key="langfuse/observations_v2/a.jsonl", Body=b"{}")
     assert export(f"s3://{bucket}/langfuse") == []
-    (fault,) = preflight(recipe(tmp_path), None, "s3://no-such/lake")
-    assert fault.startswith("traces.lake.warehouse: s3://no-such/lake cannot be read: ")
-    assert preflight(recipe(tmp_path), None, f"s3://{bucket}/lake") == []
+    (fault,) = place_faults(recipe(tmp_path), lake("s3://no-such/lake"))
+    assert fault.startswith("traces.lake.warehouse: s3://no-such/lake cannot be used: ")
+    assert place_faults(recipe(tmp_path), lake(f"s3://{bucket}/lake")) == []
 
 
 def test_a_bucket_that_cannot_be_reached_says_why(bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -143,3 +160,57 @@ def test_a_store_that_is_not_s3_is_listed() -> None:
     source = open_source(Address(section, section.uri))
     (rows,) = (rows for part in source.parts() for rows in source.rows(part, hashlib.sha256()))
     assert [trace.completion for trace in rows.traces] == ["Yes"]
+
+
+class NoLinks:
+    """os.link as a mount of SMB, gcsfuse or Azure Files answers it."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __call__(self, source: Path, target: Path) -> None:
+        raise OSError(self.number, os.strerror(self.number))
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP])
+def test_a_mount_without_hard_links_is_named(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "link", NoLinks(number))
+    (fault,) = folder_faults(str(tmp_path / "root"), "data_root")
+    assert "a file cannot be linked (hard links)" in fault and fault.endswith("Point it to a local disk.")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_too_long_for_sockets_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert socket_faults() == []
+    long = tmp_path / ("x" * 90)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    (fault,) = socket_faults()
+    assert fault.startswith("TMPDIR: ") and fault.endswith("Set TMPDIR to a short path of a local disk, /tmp.")
+    assert list(long.iterdir()) == []
+
+
+class Models(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200 if self.headers["Authorization"] == "Bearer right" else 401)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+def test_an_endpoint_is_asked_with_its_key() -> None:
+    def faults_of(url: str, key: str) -> list[str]:
+        return place_faults(load(EMBEDDED), Places(endpoints={"JUDGE": Endpoint(url, key)}))
+
+    with HTTPServer(("127.0.0.1", 0), Models) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}/v1"
+        assert faults_of(url, "right") == []
+        (fault,) = faults_of(url, "wrong")
+        assert fault == "JUDGE_URL: it refuses the key (401). Set JUDGE_API_KEY to one that is valid."
+        server.shutdown()
+        thread.join()
+    (fault,) = faults_of(url, "right")
+    assert fault.startswith("JUDGE_URL: no answer (")
