@@ -25,6 +25,7 @@ FIGURES: dict[str, dict[str, Any]] = {
     "erasure": {"planted": ANY, "found": ANY, "left_after": 0, "others_changed": 0, "proofs_differing": 0},
     "preemption": {"goodput": ANY, "worst": ANY, "time_share": ANY, "interval": ANY},
     "models": {"trained_or_refused_before_labels": 1.0, "silently_wrong": 0, "exports_equal": 1.0, "refused": ANY},
+    "places": {"right": ANY, "refused_before_paid": ANY, "silently_wrong": 0, "preflight_s": ANY},
     "pii": {"recall": ANY, "kept": ANY},
 }
 """Each program, the longest first, with the figures of its last line; a value is a promise that holds at any size."""
