@@ -118,8 +118,9 @@ def guard_output() -> None:
     """Hide the environment's secrets in this process's output, and in its errors also what looks like a secret. A file
     or a pipe gets UTF-8, as all that is written here; a terminal what it can show."""
     if not isinstance(sys.stdout, _Guarded):
-        if isinstance(sys.stdout, TextIOWrapper):
-            sys.stdout.reconfigure(encoding=None if sys.stdout.isatty() else "utf-8", errors="backslashreplace")
+        out = sys.stdout
+        if isinstance(out, TextIOWrapper) and out.encoding.lower() != "utf-8" and not out.isatty():
+            out.reconfigure(encoding="utf-8", errors="backslashreplace")
         sys.stdout = cast(TextIO, _Guarded(sys.stdout, shapes=False))
     if not isinstance(sys.stderr, _Guarded):
         sys.stderr = cast(TextIO, _Guarded(sys.stderr, shapes=True))
