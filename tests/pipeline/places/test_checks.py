@@ -42,7 +42,8 @@ def of(section: SourceSection, uri: str) -> list[str]:
 
 
 def lake(warehouse: str) -> Places:
-    return Places(lake=LakeConfig(catalogue="sqlite", uri="sqlite://", warehouse=warehouse))
+    properties = {"s3.endpoint": os.environ.get("AWS_ENDPOINT_URL", "")}
+    return Places(lake=LakeConfig(catalogue="sqlite", uri="sqlite://", warehouse=warehouse, properties=properties))
 
 
 def export(uri: Any) -> list[str]:
