@@ -53,7 +53,7 @@ def place_faults(recipe: Recipe, places: Places) -> list[str]:
         tries.append(lambda: _lake_faults(lake))
     if mirror := places.mirror:
         tries.append(lambda: _mirror_faults(mirror))
-    if (addresses := places.mlflow) is not None and addresses.remote:
+    if (addresses := places.mlflow) is not None:
         tries.append(lambda: mlflow.try_out(addresses, recipe.base_model.name, _adapter_bytes(recipe)))
     with ThreadPoolExecutor(len(tries)) as pool:
         return [*of_model, *chain.from_iterable(pool.map(lambda each: each(), tries))]
