@@ -4,7 +4,6 @@ with the sampling, a line a request and an empty line, and writes an `{"answer":
 import json
 import os
 import sys
-import time
 from typing import Any, TextIO
 
 import torch
@@ -13,8 +12,6 @@ from pipeline.core.processes import die_with_parent
 from pipeline.core.redaction import guard_output
 from pipeline.serving.inference import AnswerRequest, Sampling
 from pipeline.serving.loaded import LoadedModel, RequestRefused
-
-PROGRESS_EVERY_S = 3.0
 
 
 def serve(model: LoadedModel, lines: TextIO, out: TextIO) -> None:
@@ -28,13 +25,9 @@ def serve(model: LoadedModel, lines: TextIO, out: TextIO) -> None:
     while first := lines.readline():
         sampling = Sampling.model_validate_json(first)
         requests = [AnswerRequest.model_validate_json(line) for line in iter(lines.readline, "\n")]
-        started = reported = time.monotonic()
         try:
-            for number, answer in enumerate(model.answers(requests, sampling), start=1):
-                if time.monotonic() - reported > PROGRESS_EVERY_S or number == len(requests):
-                    reported = time.monotonic()
-                    write("progress", f"{number} of {len(requests)} answers, {number / (reported - started):.0f}/s")
-                write("answer", answer.model_dump(mode="json"))  # last: whoever has all answers reads no further
+            for answer in model.answers(requests, sampling):
+                write("answer", answer.model_dump(mode="json"))
         except RequestRefused as refusal:
             write("refused", str(refusal))
             return

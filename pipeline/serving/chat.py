@@ -2,32 +2,46 @@
 refuses the server as a whole."""
 
 import json
-import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
 
 from pipeline.core.conversation import in_one_form, to_request
-from pipeline.recipe.serving import HttpServing
+from pipeline.core.storage import ModelRef, digest_json
+from pipeline.recipe.serving import EndpointServing, HttpServing
 from pipeline.serving.client import (
     GIVE_UP_AFTER,
     SHOWN_CHARS,
     AskingLoop,
     HttpClient,
     HttpReply,
+    open_asking_loop,
     read_completion,
     repeated,
     shown,
     strict_json,
 )
-from pipeline.serving.endpoint import Endpoint
-from pipeline.serving.inference import Answer, AnswerRequest, Decoding, Sampling, unanswerable
+from pipeline.serving.endpoint import Endpoint, check_endpoint
+from pipeline.serving.inference import (
+    PROBES,
+    Answer,
+    AnswerRequest,
+    Decoding,
+    Sampling,
+    unanswerable,
+    with_progress,
+)
 
 MOST_BYTES = 16 << 20
 """Of a response: an answer of a million tokens has some four."""
 BACKOFF_S = 0.5
-PROGRESS_EVERY_S = 3.0
 PROMPT_REFUSED = (400, 413, 422)
 """Statuses that say something of one question, not of the server."""
+
+PROBE_SAMPLING = Sampling(temperature=1.0, max_completion_tokens=16, skip_unanswerable=True)
+PROBE_SEEDS = (20_011, 10_007)
+ELSEWHERE = "Serve the models with one that does, or set evaluation.serving.kind to transformers or vllm."
+"""What to do about a server that cannot be asked."""
 
 
 class ServedModel(NamedTuple):
@@ -50,13 +64,11 @@ class ChatClient:
     ) -> None:
         self.served, self._settings, self._extra, self._backoff_s = served, settings, extra or {}, backoff_s
         self._url = served.endpoint.url.rstrip("/")
+        self._where = f"The server at {self._url}"
         self._http = HttpClient(served.endpoint, settings.in_flight, settings.timeout_s, MOST_BYTES)
         self._lost_in_a_row = 0
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *raised: object) -> None:
+    async def aclose(self) -> None:
         await self._http.aclose()
 
     async def draw(self, request: AnswerRequest, sampling: Sampling) -> Answer:
@@ -77,7 +89,7 @@ class ChatClient:
             self._lost_in_a_row += 1
             if self._lost_in_a_row >= GIVE_UP_AFTER:
                 raise RuntimeError(
-                    f"{self._where()} left the last {GIVE_UP_AFTER} questions without an answer ({detail}). What was "
+                    f"{self._where} left the last {GIVE_UP_AFTER} questions without an answer ({detail}). What was "
                     "answered before is not lost: see to the server, and run again."
                 )
             return _error(request, reply, f"{detail}, {self._settings.attempts} times")
@@ -93,7 +105,7 @@ class ChatClient:
             return _error(request, reply, self._without_key(str(error)))
         if completion.model != self.served.name:
             raise ValueError(
-                f"{self._where()} answers as {completion.model[:100]!r} where {self.served.name!r} was asked: nothing "
+                f"{self._where} answers as {completion.model[:100]!r} where {self.served.name!r} was asked: nothing "
                 f"says that the two are one. Set {self.served.set_by} to the name that it answers under."
             )
         return Answer(
@@ -107,32 +119,14 @@ class ChatClient:
         )
 
     async def version(self) -> str:
-        """Of the server; empty where it does not say."""
-        match await self._value(f"{self._url.removesuffix('/v1')}/version"):
-            case {"version": str(version)}:
-                return version[:100]
-            case _:
-                return ""
-
-    async def context(self) -> int | None:
-        """Tokens that the server makes room for; None where it does not say."""
-        match await self._value(f"{self._url}/models"):
-            case {"data": list(cards)}:
-                own = [card for card in cards if isinstance(card, dict) and card.get("id") == self.served.name]
-                lengths = [card.get("max_model_len") for card in own]
-                return next((length for length in lengths if type(length) is int), None)
-            case _:
-                return None
-
-    async def _value(self, url: str) -> Any:
-        """The JSON of a route that a server may have; None where it has not."""
+        """Of the server; empty where it does not say. Raises RuntimeError for a server that is lost."""
+        url = f"{self._url.removesuffix('/v1')}/version"
         reply = await self._asked("GET", url, b"")
         if reply.fault is not None or reply.unavailable:
             raise RuntimeError(f"{url} fails ({reply.fault or f'HTTP {reply.status}'}). See to the server, run again.")
-        try:
-            return strict_json(reply.body.decode()) if reply.status == 200 else None
-        except ValueError:
-            return None
+        with suppress(ValueError, TypeError, LookupError):
+            return str(strict_json(reply.body)["version"])[:100]
+        return ""
 
     async def _asked(self, method: str, url: str, body: bytes) -> HttpReply:
         async def attempt() -> HttpReply:
@@ -143,7 +137,7 @@ class ChatClient:
 
     def _refusal(self, reply: HttpReply) -> str:
         words = f" ({self._shown(reply.body)})" if reply.body else ""
-        problem = f"{self._where()} refuses the question with HTTP {reply.status}{words}."
+        problem = f"{self._where} refuses the question with HTTP {reply.status}{words}."
         if reply.status in (401, 403):
             return f"{problem} Set SERVING_API_KEY to a key that may ask the model {self.served.name!r}."
         if reply.status == 404:
@@ -152,9 +146,6 @@ class ChatClient:
                 f"{self.served.set_by} to a model that it serves (now {self.served.name!r})."
             )
         return f"{problem} Set SERVING_URL to the root of an API that answers chat completions itself."
-
-    def _where(self) -> str:
-        return f"The server at {self._url}"
 
     def _shown(self, body: bytes) -> str:
         return self._without_key(shown(body))
@@ -172,22 +163,80 @@ class ChatSession:
         self._loop, self.decoding, self._log = loop, decoding, log
 
     def answer(self, requests: Sequence[AnswerRequest], sampling: Sampling, done: Callable[[Answer], None]) -> None:
-        answered = 0
-        begun = logged = time.monotonic()
-
-        def take(place: int, answer: Answer) -> None:
-            nonlocal answered, logged
-            done(answer)
-            answered += 1
-            now = time.monotonic()
-            if now - logged > PROGRESS_EVERY_S or answered == len(requests):
-                logged = now
-                self._log(f"serving: {answered} of {len(requests)} answers, {answered / max(now - begun, 1e-9):.0f}/s")
-
-        self._loop.all(requests, lambda request: self._loop.client.draw(request, sampling), take)
+        take = with_progress(done, len(requests), self._log)
+        self._loop.all(requests, lambda request: self._loop.client.draw(request, sampling), lambda _, got: take(got))
 
 
 def _error(request: AnswerRequest, reply: HttpReply, detail: str) -> Answer:
     return Answer(
         key=request.key, text="", tokens=0, prompt_tokens=0, stop="error", latency_s=reply.seconds, detail=detail
     )
+
+
+class EndpointEngine:
+    """Servers that others keep: any that speaks OpenAI's chat completions and draws by seed, which the probe
+    conversations prove before anything else is asked. Which weights it has is what the recipe says by a name."""
+
+    def __init__(
+        self, settings: EndpointServing, endpoint: Endpoint, log: Callable[[str], None], backoff_s: float = BACKOFF_S
+    ) -> None:
+        check_endpoint(endpoint, "The evaluation's", "SERVING")
+        self._settings, self._endpoint, self._log, self._backoff_s = settings, endpoint, log, backoff_s
+
+    @contextmanager
+    def open(self, arm: str, model: ModelRef) -> Generator[ChatSession]:
+        """Raises ValueError for a server that is none, RuntimeError for one that cannot be reached."""
+        names = {"champion": self._settings.champion, "candidate": self._settings.candidate}
+        if arm not in names:
+            raise ValueError(
+                f"evaluation.serving names no model for the {arm}. Ask an endpoint for {' or '.join(names)}."
+            )
+        served = ServedModel(self._endpoint, names[arm], f"evaluation.serving.{arm}")
+        client = ChatClient(served, self._settings, backoff_s=self._backoff_s)
+        with open_asking_loop(client, self._settings.in_flight) as loop:
+            yield ChatSession(loop, self._decoding(loop), self._log)
+
+    def _decoding(self, loop: AskingLoop[ChatClient]) -> Decoding:
+        prompt_tokens = self._probe(loop)
+        (version,) = loop.all([None], lambda _: loop.client.version(), None)
+        return Decoding(
+            engine="endpoint",
+            version=version or "unknown",
+            device="unknown",
+            dtype="unknown",
+            stop_ids=(),
+            context=None,
+            tokens_digest=digest_json(["prompt_tokens", prompt_tokens]),
+        )
+
+    def _probe(self, loop: AskingLoop[ChatClient]) -> list[int | None]:
+        """Tokens of each probe's prompt as the server counts them; None for one that its template refuses. Raises
+        ValueError for a server whose replies are no answers, or that does not draw by seed."""
+        first, again, other = (self._round(loop, seed) for seed in (PROBE_SEEDS[0], *PROBE_SEEDS))
+        answered = [place for place, answer in enumerate(first) if answer.stop != "refused"]
+        if not answered:
+            raise ValueError(
+                f"The server at {self._endpoint.url} answers none of the probe conversations: {first[0].detail}. "
+                f"{ELSEWHERE}"
+            )
+        texts = [
+            [answers[place].text or answers[place].detail for place in answered] for answers in (first, again, other)
+        ]
+        if texts[0] != texts[1] or texts[0] == texts[2]:
+            how = "in two ways under one seed" if texts[0] != texts[1] else "in one way under two seeds"
+            raise ValueError(
+                f"The endpoint does not draw by seed: the server at {self._endpoint.url} answered {len(answered)} "
+                f"questions {how} at temperature 1. {ELSEWHERE}"
+            )
+        return [None if answer.stop == "refused" else answer.prompt_tokens for answer in first]
+
+    def _round(self, loop: AskingLoop[ChatClient], seed: int) -> list[Answer]:
+        """Each probe under one seed."""
+        requests = [AnswerRequest(key=str(place), messages=probe, seed=seed) for place, probe in enumerate(PROBES)]
+        answers = loop.all(requests, lambda request: loop.client.draw(request, PROBE_SAMPLING), None)
+        if failed := [answer for answer in answers if answer.stop == "error"]:
+            raise ValueError(
+                f"The server at {self._endpoint.url} cannot be asked: {failed[0].detail}. See to it, or set "
+                f"SERVING_URL to one that answers. {ELSEWHERE}"
+            )
+        return answers

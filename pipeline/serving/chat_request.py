@@ -34,12 +34,6 @@ class _Message(BaseModel):
     name: str | None = None
 
 
-class _StreamOptions(BaseModel):
-    include_usage: bool = True
-    """The usage is always sent: the gateway counts by it."""
-    include_obfuscation: bool = False
-
-
 class ChatRequest(BaseModel):
     """The fields that decide an answer."""
 
@@ -57,7 +51,8 @@ class ChatRequest(BaseModel):
     stop: list[Annotated[str, Field(min_length=1)]] = []
     seed: int | None = None
     stream: bool = False
-    stream_options: _StreamOptions | None = None
+    stream_options: dict[str, Any] | None = None
+    """The usage is always sent, whatever they say: the gateway counts by it."""
 
     @property
     def conversation(self) -> Messages:

@@ -8,12 +8,12 @@ import random
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Collection, Generator, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import contextmanager
 from enum import StrEnum
-from functools import cache
-from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Annotated, Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import httpx2
+import msgspec
 
 from pipeline.core.conversation import received
 from pipeline.serving.endpoint import Endpoint
@@ -67,7 +67,7 @@ class HttpClient:
             headers=headers,
             timeout=httpx2.Timeout(None, connect=min(CONNECT_S, timeout_s)),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=in_flight),
-            verify=system_certificates(),
+            verify=ssl.create_default_context(),  # not httpx2's: a cluster's own authority is among the system's
             follow_redirects=False,
         )
         self._timeout_s, self._most_bytes = timeout_s, most_bytes
@@ -89,24 +89,19 @@ class HttpClient:
                 asyncio.timeout(self._timeout_s),
                 self._http.stream(method, url, content=content) as response,
             ):
-                return await self._received(response, bodies)
+                status, wait, body = response.status_code, response.headers.get("Retry-After"), bytearray()
+                if status in bodies:
+                    async for chunk in response.aiter_raw():  # never inflated: a compressed body is not JSON
+                        body += chunk
+                        if len(body) > self._most_bytes:
+                            return HttpReply(status, retry_after=wait, fault=HttpFault.TOO_LARGE)
+                return HttpReply(status, bytes(body), wait)
         except TimeoutError:
             return HttpReply(fault=HttpFault.TIMEOUT)
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError):
             return HttpReply(fault=HttpFault.UNREACHABLE)
         except httpx2.TransportError:
             return HttpReply(fault=HttpFault.BROKEN)
-
-    async def _received(self, response: httpx2.Response, bodies: Collection[int]) -> HttpReply:
-        status, wait = response.status_code, response.headers.get("Retry-After")
-        if status not in bodies:
-            return HttpReply(status, retry_after=wait)
-        body = bytearray()
-        async for chunk in response.aiter_raw():  # never inflated: a compressed body is not JSON
-            body += chunk
-            if len(body) > self._most_bytes:
-                return HttpReply(status, retry_after=wait, fault=HttpFault.TOO_LARGE)
-        return HttpReply(status, bytes(body), wait)
 
 
 class Repeatable(Protocol):
@@ -140,12 +135,6 @@ def wait_s(attempt: int, retry_after: str | None, backoff_s: float) -> float:
     return random.uniform(0, min(backoff_s * 2**attempt, MAX_WAIT_S))
 
 
-@cache
-def system_certificates() -> ssl.SSLContext:
-    """Not httpx2's own: a cluster's own authority is among the system's."""
-    return ssl.create_default_context()
-
-
 class Completion(NamedTuple):
     """One answer, and the model that the server says it is of."""
 
@@ -158,60 +147,71 @@ class Completion(NamedTuple):
     """Where no answer came after it: then `text` is empty, and `stop` is length."""
 
 
+class _Message(msgspec.Struct):
+    content: str | None = None
+    tool_calls: list[Any] | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    message: _Message
+    finish_reason: Literal["stop", "length", "tool_calls"]
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: Annotated[int, msgspec.Meta(gt=0)]
+    completion_tokens: Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Reply(msgspec.Struct):
+    choices: Annotated[list[_Choice], msgspec.Meta(min_length=1, max_length=1)]
+    usage: _Usage
+    model: str | None = None
+
+
 def read_completion(body: bytes) -> Completion:
     """Raises ValueError with what is wrong with the reply."""
     try:
-        reply = strict_json(body.decode())
-    except ValueError as error:
-        raise ValueError(f"a body that is not JSON ({error}): {shown(body)}") from None
-    if not isinstance(reply, dict) or "error" in reply:
-        raise ValueError(f"HTTP 200 with the body of an error: {shown(body)}")
-    choices = reply.get("choices")
-    if not isinstance(choices, list) or len(choices) != 1:
-        number = len(choices) if isinstance(choices, list) else "no list of"
-        raise ValueError(f"{number} choices where one was asked for")
-    match choices[0]:
-        case {
-            "message": {"content": None | "", "reasoning_content": str(thought)}
-            | {"content": None | "", "reasoning": str(thought)},
-            "finish_reason": "stop" | "length",
-        } if not choices[0]["message"].get("tool_calls"):
-            prompt_tokens, tokens = _usage(reply.get("usage"))
-            return Completion(str(reply.get("model")), "", tokens, prompt_tokens, "length", thought)
-        case {"message": {"tool_calls": [_, *_]}, "finish_reason": "tool_calls" | "stop"} | {
-            "message": {"content": str()},
-            "finish_reason": "stop" | "length",
-        } if isinstance((message := choices[0]["message"]).get("content"), str | None) and isinstance(
-            message.get("tool_calls"), list | None
-        ):
-            finish = choices[0]["finish_reason"]
-            prompt_tokens, tokens = _usage(reply.get("usage"))
-            return Completion(
-                model=str(reply.get("model")),
-                text=received(message.get("content"), message.get("tool_calls") or []),
-                tokens=tokens,
-                prompt_tokens=prompt_tokens,
-                stop="length" if finish == "length" else "stop",
-            )
-        case {"message": {"content": str()}, **rest}:
-            raise ValueError(f"an answer whose finish_reason is {rest.get('finish_reason')!r}, not stop or length")
-        case _:
-            raise ValueError("a choice without a text")
+        reply = msgspec.json.decode(body, type=_Reply)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"HTTP 200 with a body that is no answer ({error}): {shown(body)}") from None
+    message, finish = reply.choices[0].message, reply.choices[0].finish_reason
+    thought = "" if message.content or message.tool_calls else message.reasoning_content or message.reasoning or ""
+    if finish == "tool_calls" and not message.tool_calls:
+        raise ValueError("an answer whose finish_reason is 'tool_calls', without calls")
+    if message.content is None and not message.tool_calls and not thought:
+        raise ValueError("a choice without a text")
+    return Completion(
+        model=str(reply.model),
+        text="" if thought else received(message.content, message.tool_calls or []),
+        tokens=reply.usage.completion_tokens,
+        prompt_tokens=reply.usage.prompt_tokens,
+        stop="length" if finish == "length" or thought else "stop",
+        thought=thought,
+    )
 
 
-def strict_json(text: str) -> Any:
-    """The value of a JSON text as RFC 8259 has it. Raises ValueError."""
+def strict_json(text: str | bytes) -> Any:
+    """The value of a JSON text in which no key stands twice. Raises ValueError."""
     try:
-        return json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
+        return json.loads(text, object_pairs_hook=_object)
     except RecursionError as error:  # a text of opening brackets
         raise ValueError("nested too deeply") from error
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ValueError("a key stands twice")
+    return fields
 
 
 def shown(body: bytes) -> str:
     """A server's message on one line, cut; of an error as OpenAI's API has it, its words alone."""
     text = body.decode(errors="replace")
     try:
-        reply = strict_json(text)
+        reply = strict_json(body)
     except ValueError:
         reply = None
     match reply:
@@ -223,29 +223,11 @@ def shown(body: bytes) -> str:
     return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}..."
 
 
-def _usage(usage: object) -> tuple[int, int]:
-    """Tokens of the prompt and of the answer."""
-    match usage:
-        case {"prompt_tokens": int(prompt), "completion_tokens": int(tokens)} if (
-            not isinstance(prompt, bool) and not isinstance(tokens, bool) and prompt > 0 and tokens >= 0
-        ):
-            return prompt, tokens
-        case _:
-            raise ValueError("no usage: how many tokens prompt and answer took is not stated")
+class Connected(Protocol):
+    async def aclose(self) -> None: ...
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) != len(pairs):
-        raise ValueError("a key stands twice")
-    return fields
-
-
-def _constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
-C = TypeVar("C")
+C = TypeVar("C", bound=Connected)
 Q = TypeVar("Q")
 A = TypeVar("A")
 
@@ -284,11 +266,10 @@ class AskingLoop(Generic[C]):
 
 
 @contextmanager
-def open_asking_loop(client: AbstractAsyncContextManager[C], concurrency: int) -> Generator[AskingLoop[C]]:
-    """The client, opened in a loop of its own until the block ends."""
+def open_asking_loop(client: C, concurrency: int) -> Generator[AskingLoop[C]]:
+    """The client in a loop of its own; it is closed when the block ends."""
     with asyncio.Runner() as runner:
-        opened = runner.run(client.__aenter__())
         try:
-            yield AskingLoop(runner, opened, concurrency)
+            yield AskingLoop(runner, client, concurrency)
         finally:
-            runner.run(client.__aexit__(None, None, None))
+            runner.run(client.aclose())

@@ -33,7 +33,7 @@ def open_engine(
     check_addresses(section, addresses, where)
     match section:
         case EndpointServing():
-            from pipeline.serving.endpoint_engine import EndpointEngine
+            from pipeline.serving.chat import EndpointEngine
 
             yield EndpointEngine(section, addresses.endpoint, log)
         case VllmServing():

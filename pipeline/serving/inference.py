@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Literal, Protocol
@@ -16,6 +17,7 @@ from pipeline.core.journal import open_journal as open_entries
 from pipeline.core.removal import Removal
 from pipeline.core.storage import ModelRef, Record, Store, digest_json
 
+PROGRESS_EVERY_S = 3.0
 Messages = list[dict[str, str]]
 """A chat prompt: `[{"role": "user", "content": ...}, ...]`."""
 
@@ -62,6 +64,23 @@ class Answer(Record):
 def unanswerable(key: str, why: str) -> Answer:
     """The answer to what a model cannot be asked."""
     return Answer(key=key, text="", tokens=0, prompt_tokens=0, stop="refused", latency_s=0.0, detail=why)
+
+
+def with_progress(done: Callable[[Answer], None], asked: int, log: Callable[[str], None]) -> Callable[[Answer], None]:
+    """`done`, which also logs every few seconds how many of the `asked` answers are there."""
+    answered, begun = 0, time.monotonic()
+    logged = begun
+
+    def take(answer: Answer) -> None:
+        nonlocal answered, logged
+        done(answer)
+        answered += 1
+        now = time.monotonic()
+        if now - logged > PROGRESS_EVERY_S or answered == asked:
+            logged = now
+            log(f"serving: {answered} of {asked} answers, {answered / max(now - begun, 1e-9):.0f}/s")
+
+    return take
 
 
 class Decoding(Record):

@@ -61,18 +61,15 @@ class Batches:
 
     def __init__(self, model: LoadedModel) -> None:
         self._model = model
-        self._queue: asyncio.Queue[_Waiting] = asyncio.Queue()
-
-    def put(self, waiting: _Waiting) -> None:
-        self._queue.put_nowait(waiting)
+        self.queue: asyncio.Queue[_Waiting] = asyncio.Queue()
 
     async def run(self) -> None:
         """Until it is cancelled."""
         held: list[_Waiting] = []
         while True:
-            waiting = held or [await self._queue.get()]
-            while not self._queue.empty():
-                waiting.append(self._queue.get_nowait())
+            waiting = held or [await self.queue.get()]
+            while not self.queue.empty():
+                waiting.append(self.queue.get_nowait())
             alike = [each for each in waiting if each.drawn_from == waiting[0].drawn_from][:BATCH]
             held = [each for each in waiting if not any(each is other for other in alike)]
             try:
@@ -139,7 +136,7 @@ class SlotServer:
             if asked.model not in self._names:
                 return _refusal(404, f"the model {asked.model!r} is not here. Ask {' or '.join(self._names)}.")
             waiting = self._waiting(asked)
-            self._batches.put(waiting)
+            self._batches.queue.put_nowait(waiting)
             drawn = await waiting.drawn
         except RequestRefused as error:
             return _refusal(400, str(error))

@@ -8,9 +8,9 @@ import json
 import os
 import sys
 from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from pipeline.core.processes import PipedProcess, piped
 from pipeline.core.storage import ModelRef
@@ -24,6 +24,7 @@ from pipeline.serving.inference import (
     Messages,
     Sampling,
     answer_seed,
+    with_progress,
 )
 
 Log = Callable[[str], None]
@@ -45,7 +46,7 @@ class TransformersEngine:
 class TransformersSession:
     def __init__(self, child: PipedProcess, model: ModelRef, log: Log) -> None:
         self._child, self._process, self._model, self._log = child, child.process, model, log
-        self.decoding = Decoding.model_validate(self._next("decoding"))
+        self.decoding = Decoding.model_validate(self._next())
 
     def answer(self, requests: Sequence[AnswerRequest], sampling: Sampling, done: Callable[[Answer], None]) -> None:
         if not requests:
@@ -58,37 +59,33 @@ class TransformersSession:
             self._process.stdin.flush()
         except BrokenPipeError:
             raise self._failed() from None
+        take = with_progress(done, len(requests), self._log)
         for _ in requests:
-            done(Answer.model_validate(self._next("answer")))
+            take(Answer.model_validate(self._next()))
 
-    def _next(self, wanted: str) -> Any:
-        """The content of the next line of this kind; lines of progress on the way go to the log."""
+    def _next(self) -> Any:
+        """The content of the next line."""
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            ((kind, content),) = json.loads(line).items()
-            if kind == wanted:
-                return content
-            if kind == "refused":
-                raise ValueError(f"The model at {Path(self._model.uri)} cannot be asked this: {content}")
-            self._log(f"serving: {content}")
-        raise self._failed()
+        line = self._process.stdout.readline()
+        if not line:
+            raise self._failed()
+        ((kind, content),) = json.loads(line).items()
+        if kind == "refused":
+            raise ValueError(f"The model at {Path(self._model.uri)} cannot be asked this: {content}")
+        return content
 
     def _failed(self) -> RuntimeError:
         code, tail = self._child.ended()
         return RuntimeError(f"Serving {self._model.uri} ended (exit code {code}); its last lines:\n{tail}")
 
 
-class Sampler(Protocol):
-    """Draws `sampling.samples` answers to each prompt; the outer list follows the prompts."""
-
-    def __call__(self, model: ModelRef, prompts: Sequence[Messages], sampling: Sampling) -> list[list[Answer]]: ...
+Sampler = Callable[[ModelRef, Sequence[Messages], Sampling], list[list[Answer]]]
+"""Draws `sampling.samples` answers to each prompt; the outer list follows the prompts."""
 
 
-@contextmanager
-def sampler(log: Callable[[str], None] = print) -> Generator[Sampler]:
+def sampler(log: Callable[[str], None] = print) -> AbstractContextManager[Sampler]:
     """A sampler over transformers; it raises what a session does."""
-    with over(TransformersEngine(TransformersServing(), log)) as sample:
-        yield sample
+    return over(TransformersEngine(TransformersServing(), log))
 
 
 @contextmanager

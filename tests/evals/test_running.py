@@ -23,7 +23,7 @@ from pipeline.demo.suite import ensure_suite
 from pipeline.recipe import Evaluation
 from pipeline.recipe.rewards import Verifier
 from pipeline.recipe.suites import preset_suite
-from pipeline.serving.endpoint_engine import PROBE_SAMPLING
+from pipeline.serving.chat import PROBE_SAMPLING
 from tests.pipeline.rewards.judge.endpoint import Said, serving
 from tests.pipeline.serving.chat_server import ChatServer, HttpRequest, HttpResponse, chat_server, completion
 

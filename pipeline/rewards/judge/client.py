@@ -3,7 +3,7 @@ request counts as what the server says it took, else as the most that it can hav
 
 import json
 from collections.abc import Callable
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from pipeline.recipe.rewards import Judge
 from pipeline.rewards.findings import JudgeSpending
@@ -72,10 +72,7 @@ class JudgeClient:
         """Whether the endpoint's words about a request that it refuses are logged: while no user's text is asked about,
         which they may repeat."""
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *raised: object) -> None:
+    async def aclose(self) -> None:
         await self._http.aclose()
 
     async def ask(self, messages: Messages, schema: dict[str, Any]) -> tuple[JudgeReply, int, float]:
@@ -169,6 +166,6 @@ class JudgeClient:
 def refused_field(body: bytes) -> str:
     """The field of the request that an error names, as OpenAI's API has it; "" where it names none."""
     try:
-        return str(strict_json(body.decode())["error"]["param"])
+        return str(strict_json(body)["error"]["param"])
     except (ValueError, TypeError, KeyError):
         return ""

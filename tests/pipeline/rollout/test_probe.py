@@ -112,7 +112,7 @@ def test_a_slot_is_asked_greedily_and_by_nobody_between(monkeypatch: pytest.Monk
         (HttpResponse(500), OSError, "answers 500"),
         (HttpResponse(408), OSError, "answers 408"),
         (HttpResponse(429), OSError, "answers 429"),
-        (HttpResponse(200, b"<html>"), ValueError, "not JSON"),
+        (HttpResponse(200, b"<html>"), ValueError, "JSON is malformed"),
         (HttpResponse(200, b"{", promised=9), OSError, "does not answer"),
     ],
 )

@@ -7,8 +7,8 @@ import pytest
 
 from pipeline.core.storage import ModelRef
 from pipeline.recipe.serving import EndpointServing
+from pipeline.serving.chat import EndpointEngine
 from pipeline.serving.endpoint import Endpoint
-from pipeline.serving.endpoint_engine import EndpointEngine
 from pipeline.serving.inference import PROBES, Answer, AnswerRequest, Decoding, Sampling
 
 from .chat_server import KEY, NAME, Change, ChatServer, HttpRequest, HttpResponse, chat_server

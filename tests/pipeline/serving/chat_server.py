@@ -102,7 +102,7 @@ def as_json(value: object, status: int = 200) -> HttpResponse:
 
 VLLM_ROUTES: dict[str, Any] = {
     "/version": {"version": "0.31.0"},
-    "/v1/models": {"object": "list", "data": [{"id": NAME, "object": "model", "max_model_len": 4096}]},
+    "/v1/models": {"object": "list", "data": [{"id": NAME, "object": "model"}]},
 }
 
 

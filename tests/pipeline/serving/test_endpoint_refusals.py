@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.serving.chat import EndpointEngine
 from pipeline.serving.client import GIVE_UP_AFTER, read_completion
 from pipeline.serving.endpoint import Endpoint
-from pipeline.serving.endpoint_engine import EndpointEngine
 from pipeline.serving.inference import PROBES, Answer
 
 from .asking import MODEL, PROBE_QUESTIONS, REQUESTS, SAMPLING, SERVING, after_probes, always, asked_of, refuse
@@ -39,16 +39,16 @@ CHOICES = json.loads(completion(BODY).body)["choices"]
     [
         (
             as_json({"error": {"message": "CUDA out of memory"}}),
-            "HTTP 200 with the body of an error: CUDA out of memory",
+            "missing required field `choices`): CUDA out of memory",
         ),
-        (completion(BODY, choices=[]), "0 choices where one was asked for"),
-        (completion(BODY, choices=CHOICES * 2), "2 choices where one was asked for"),
-        (completion(BODY, usage=None), "no usage"),
-        (completion(BODY, choice={"finish_reason": None}), "finish_reason is None"),
+        (completion(BODY, choices=[]), "of length >= 1"),
+        (completion(BODY, choices=CHOICES * 2), "of length <= 1"),
+        (completion(BODY, usage=None), "$.usage"),
+        (completion(BODY, choice={"finish_reason": None}), ".finish_reason"),
         (completion(BODY, choice={"finish_reason": "tool_calls"}), "finish_reason is 'tool_calls'"),
         (completion(BODY, choice={"message": {"role": "assistant", "content": None}}), "a choice without a text"),
-        (completion(BODY, choices=[{}]), "a choice without a text"),
-        (HttpResponse(200, b"<html>Sign in</html>"), "not JSON"),
+        (completion(BODY, choices=[{}]), "missing required field `message`"),
+        (HttpResponse(200, b"<html>Sign in</html>"), "JSON is malformed"),
     ],
 )
 def test_a_reply_that_leaves_something_open_is_no_answer(reply: HttpResponse, complaint: str) -> None:
@@ -70,7 +70,7 @@ def test_no_reply_is_too_strange_to_be_read(body: bytes, tool_calls: object) -> 
 
 
 BAD_REPLIES = [
-    (lambda body: completion(body, usage=None), "no usage"),
+    (lambda body: completion(body, usage=None), "$.usage"),
     (lambda body: HttpResponse(500), "HTTP 500, 3 times"),
     (lambda body: HttpResponse(200, b"{", promised=100), "the connection broke, 3 times"),
 ]

@@ -10,8 +10,8 @@ import pytest
 
 from pipeline.core.storage import ModelRef
 from pipeline.recipe.serving import AnyServing, EndpointServing, TransformersServing, VllmServing
+from pipeline.serving.chat import EndpointEngine
 from pipeline.serving.endpoint import Endpoint
-from pipeline.serving.endpoint_engine import EndpointEngine
 from pipeline.serving.engines import Machine, ServingAddresses, open_engine, this_machine, too_large
 from pipeline.serving.transformers_engine import TransformersEngine
 from pipeline.serving.vllm_engine import VllmEngine
