@@ -13,7 +13,7 @@ from evals.runner import sampling
 from evals.statistics import zero_event_bound
 from evals.suites import Suite
 from pipeline.core.model_files import context_of
-from pipeline.models.rendering import folder_template, rendered, support_of
+from pipeline.models.rendering import folder_template, lacking, rendered
 from pipeline.recipe import Evaluation, Recipe
 from pipeline.recipe.suites import JudgedSuite, SuiteSection
 
@@ -112,9 +112,9 @@ def template_refusals(suites: Sequence[Suite], folder: str) -> list[str]:
         return []
     refusals: list[str] = []
     for suite in suites:
-        lacking = support_of(template).lacking([suite.messages(item) for item in suite.items])
-        if lacking:
-            counted = ", ".join(f"{what} ({count:,} of {len(suite.items):,} items)" for what, count in lacking.items())
+        absent = lacking(template, [suite.messages(item) for item in suite.items])
+        if absent:
+            counted = ", ".join(f"{what} ({count:,} of {len(suite.items):,} items)" for what, count in absent.items())
             refusals.append(
                 f"the suite {suite.name} cannot be asked: the chat template of {folder} leaves out or refuses "
                 f"{counted}. Set base_model.chat so that it renders them, or leave the suite out."

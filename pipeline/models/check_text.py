@@ -7,7 +7,7 @@ from typing import Any
 from jinja2 import TemplateError
 
 from pipeline.models.check import BaseFinding, Findings
-from pipeline.models.rendering import folder_template, rendered, support_of
+from pipeline.models.rendering import folder_template, left_out, rendered
 from pipeline.models.tokenizer import stop_ids
 
 PLAIN = ("Add 17 and 4.", "a  b   c", "first\nsecond\n\n\tthird", " leading and trailing ")
@@ -74,8 +74,8 @@ def template(folder: Path, loaded: Any) -> Findings:
     bos = loaded.bos_token_id
     if bos is not None and _ids(loaded, prompt)[:2] == [bos, bos]:
         yield _error(TEMPLATE, f"a prompt begins with {loaded.bos_token} twice. Set base_model.chat.template.")
-    if lacking := sorted(support_of(loaded).left_out):
-        text = f"no place for {', '.join(lacking)}: a run whose rows hold them stops before labels"
+    if absent := sorted(left_out(loaded)):
+        text = f"no place for {', '.join(absent)}: a run whose rows hold them stops before labels"
         yield BaseFinding("ok", TEMPLATE, text)
     yield BaseFinding("ok", TEMPLATE, f"a prompt is rendered as {_short(prompt)}")
 

@@ -12,6 +12,7 @@ from jinja2 import TemplateError
 
 from pipeline.core.conversation import TOOLS, call_id, calls_of, functions, split
 from pipeline.models.templates import CONFIG, DEFAULT, FOR_TOOLS, json_file, templates_of
+from pipeline.models.tokenizer import load_tokenizer
 
 _SCHEMA = {"type": "object", "properties": {"probe_key": {"type": "string"}}, "required": ["probe_key"]}
 _PROBE_TOOL = {"name": "probe_tool", "description": "probe", "parameters": _SCHEMA}
@@ -29,31 +30,18 @@ _REPEATED = [{"role": "user", "content": "probe_first"}, _ASKED]
 _TURNS = [{"role": "user", "content": "probe_first"}, {"role": "assistant", "content": "probe_reply"}, _ASKED]
 
 
-DEFINITIONS, CALLS, RESULTS, TURNS, SYSTEM, REPEATED = _KINDS = (
-    "the definitions of tools", "calls of tools", "results of tools", "earlier turns", "system messages",
-    "a second user message in a row",
-)  # fmt: skip
+DEFINITIONS, CALLS, RESULTS = "the definitions of tools", "calls of tools", "results of tools"
+TURNS, SYSTEM, REPEATED = "earlier turns", "system messages", "a second user message in a row"
 WITHOUT_TOOLS = frozenset([TURNS, SYSTEM, REPEATED])
-
-
-class TemplateSupport(NamedTuple):
-    """The parts of a conversation that a chat template renders, besides a single question."""
-
-    definitions: bool
-    calls: bool
-    results: bool
-    turns: bool
-    system: bool
-    repeated: bool
-
-    @property
-    def left_out(self) -> frozenset[str]:
-        return frozenset(name for name, renders in zip(_KINDS, self, strict=True) if not renders)
-
-    def lacking(self, conversations: Iterable[Sequence[Mapping[str, Any]]]) -> dict[str, int]:
-        """The number of conversations with each part that the template leaves out."""
-        counts = Counter(kind for messages in conversations for kind in kinds_of(messages))
-        return {kind: counts[kind] for kind in _KINDS if counts[kind] and kind in self.left_out}
+_PROBES = {
+    DEFINITIONS: ([_OFFERED, _ASKED], ("probe_tool", "probe_key")),
+    CALLS: ([_ASKED, _CALLING], ("probe_call", "probe_key", "probe_value")),
+    RESULTS: ([_ASKED, _CALLING, _RESULT], ("probe_result",)),
+    TURNS: (_TURNS, ("probe_first", "probe_reply")),
+    SYSTEM: (_SYSTEM, ("probe_system",)),
+    REPEATED: (_REPEATED, ("probe_first",)),
+}
+"""A conversation with each part, and the texts that stand in it where a template renders the part."""
 
 
 def kinds_of(messages: Sequence[Mapping[str, Any]]) -> set[str]:
@@ -124,9 +112,9 @@ def rendered(tokenizer: Any, messages: Iterable[Mapping[str, Any]], add_generati
 
 def check(tokenizer: Any, messages: Sequence[Mapping[str, Any]]) -> None:
     """Raise ValueError where the template leaves out earlier turns, tools, calls or results of the conversation."""
-    if kinds_of(messages) and (lacking := support_of(tokenizer).lacking([messages])):
+    if absent := lacking(tokenizer, [messages]):
         raise ValueError(
-            f"the chat template leaves out {', '.join(lacking)}. Set base_model.chat.template to one that renders them."
+            f"the chat template leaves out {', '.join(absent)}. Set base_model.chat.template to one that renders them."
         )
 
 
@@ -150,45 +138,44 @@ def rendered_answer(tokenizer: Any, prompt: Sequence[Mapping[str, Any]], answer:
     return whole[len(before) :]
 
 
-_known: dict[str, TemplateSupport] = {}
+_known: dict[str, frozenset[str]] = {}
 
 
-def support_of(tokenizer: Any) -> TemplateSupport:
-    """The parts that the tokenizer's chat template renders of a small conversation with a tool."""
+def left_out(tokenizer: Any) -> frozenset[str]:
+    """The parts of a conversation, besides a single question, that the tokenizer's chat template does not render."""
     template = json.dumps(getattr(tokenizer, "chat_template", None), sort_keys=True)
     if template not in _known:
-        _known[template] = TemplateSupport(
-            definitions=_shows(tokenizer, [_OFFERED, _ASKED], ("probe_tool", "probe_key")),
-            calls=_shows(tokenizer, [_ASKED, _CALLING], ("probe_call", "probe_key", "probe_value"), prompt=False),
-            results=_shows(tokenizer, [_ASKED, _CALLING, _RESULT], ("probe_result",)),
-            turns=_shows(tokenizer, _TURNS, ("probe_first", "probe_reply")),
-            system=_shows(tokenizer, _SYSTEM, ("probe_system",)),
-            repeated=_shows(tokenizer, _REPEATED, ("probe_first",)),
-        )
+        _known[template] = frozenset(kind for kind, probe in _PROBES.items() if not _shows(tokenizer, *probe))
     return _known[template]
 
 
-def _shows(tokenizer: Any, messages: list[dict[str, str]], texts: tuple[str, ...], prompt: bool = True) -> bool:
+def _shows(tokenizer: Any, messages: list[dict[str, str]], texts: tuple[str, ...]) -> bool:
     try:
-        whole = _rendered(tokenizer, messages, prompt)
+        whole = _rendered(tokenizer, messages, add_generation_prompt=messages[-1]["role"] != "assistant")
     except (TemplateError, ValueError, TypeError, KeyError, AttributeError):
         return False
     return all(text in whole for text in texts)
 
 
+def lacking(tokenizer: Any, conversations: Iterable[Sequence[Mapping[str, Any]]]) -> dict[str, int]:
+    """The number of conversations with each part that the template leaves out."""
+    counts = Counter(kind for messages in conversations for kind in kinds_of(messages))
+    absent = left_out(tokenizer) if counts else ()
+    return {kind: counts[kind] for kind in _PROBES if counts[kind] and kind in absent}
+
+
 def refuse_unrendered(tokenizer: Any, model: str, conversations: Sequence[Sequence[Mapping[str, Any]]]) -> None:
     """Raise ValueError where the template of `model` leaves out a part of the conversations."""
-    held = [messages for messages in conversations if kinds_of(messages)]
-    if held and (lacking := support_of(tokenizer).lacking(held)):
-        raise ValueError(refusal(model, lacking, len(conversations)))
+    if absent := lacking(tokenizer, conversations):
+        raise ValueError(refusal(model, absent, len(conversations)))
 
 
-def refusal(model: str, lacking: Mapping[str, int], rows: int) -> str:
-    counted = ", ".join(f"{what} ({count:,} of {rows:,} rows)" for what, count in lacking.items())
+def refusal(model: str, absent: Mapping[str, int], rows: int) -> str:
+    counted = ", ".join(f"{what} ({count:,} of {rows:,} rows)" for what, count in absent.items())
     remedies = ["base_model.chat.template to a file that renders them"]
-    if SYSTEM in lacking:
+    if SYSTEM in absent:
         remedies.append("base_model.chat.system to merge_into_user")
-    if lacking.keys() - WITHOUT_TOOLS:
+    if absent.keys() - WITHOUT_TOOLS:
         remedies.append("selection.tools to leave_out, which leaves rows with tools out")
     return (
         f"The chat template of {model} leaves out or refuses {counted}: the model would be trained on conversations "
@@ -201,6 +188,14 @@ def with_tools(tokenizer: Any) -> Any:
     if not isinstance(tokenizer.apply_chat_template, ToolTemplate):
         tokenizer.apply_chat_template = ToolTemplate(tokenizer)
     return tokenizer
+
+
+def chat_tokenizer(folder: str) -> Any:
+    """The tokenizer of a model directory, with tools. Raises ValueError where it has no chat template."""
+    tokenizer = load_tokenizer(folder)
+    if not tokenizer.chat_template:
+        raise ValueError(f"The tokenizer in {folder} has no chat template. Set base_model.chat.template.")
+    return with_tools(tokenizer)
 
 
 class ToolTemplate:
@@ -231,12 +226,11 @@ class ToolTemplate:
         return encoded if as_dict else encoded["input_ids"]
 
 
-class FolderTemplate:
+class FolderTemplate(NamedTuple):
     """A model directory's chat templates, without its tokenizer and without torch: for checks before a launch."""
 
-    def __init__(self, templates: Mapping[str, str], special_tokens: Mapping[str, str]) -> None:
-        self.chat_template = dict(templates)
-        self._special_tokens = special_tokens
+    chat_template: Mapping[str, str]
+    special_tokens: Mapping[str, str]
 
     def apply_chat_template(
         self,
@@ -251,7 +245,7 @@ class FolderTemplate:
 
         assert not tokenize, "there is no tokenizer"
         given: dict[str, Any] = {"tools": tools, "add_generation_prompt": add_generation_prompt}
-        given |= {**self._special_tokens, **variables}
+        given |= {**self.special_tokens, **variables}
         name = FOR_TOOLS if tools and FOR_TOOLS in self.chat_template else DEFAULT
         messages = [dict(message) for message in conversation]
         return render_jinja_template([messages], chat_template=self.chat_template[name], **given)[0][0]

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from pipeline.core.conversation import Messages, answer_of, conversation, is_whole
 from pipeline.core.iteration import Iteration
-from pipeline.models.rendering import WITHOUT_TOOLS, folder_template, kinds_of, refusal, support_of
+from pipeline.models.rendering import WITHOUT_TOOLS, folder_template, kinds_of, left_out, refusal
 from pipeline.models.tokenizer import tokens_without_rows
 from pipeline.traces.arrow import pc
 from pipeline.traces.context import StageContext
@@ -27,8 +27,8 @@ def refuse_unrendered_rows(context: StageContext, iteration: Iteration) -> None:
     template = folder_template(folder) if folder.is_dir() else None
     if template is None:  # whoever loads the model says so
         return
-    takes_all, left_out = context.recipe.selection.tools == "train", support_of(template).left_out
-    wanted, absent = left_out if takes_all else left_out & WITHOUT_TOOLS, tokens_without_rows(folder)
+    takes_all, lacks = context.recipe.selection.tools == "train", left_out(template)
+    wanted, absent = lacks if takes_all else lacks & WITHOUT_TOOLS, tokens_without_rows(folder)
     if not wanted and not absent:
         return
     # Rows that are more than one question with a text as its answer; the others are not decoded.

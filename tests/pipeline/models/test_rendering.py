@@ -12,14 +12,17 @@ from transformers import AutoTokenizer
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.desk import MODEL_DIR as DESK_DIR
 from pipeline.models.rendering import (
+    CALLS,
+    DEFINITIONS,
+    RESULTS,
+    WITHOUT_TOOLS,
     FolderTemplate,
-    TemplateSupport,
     folder_template,
     for_template,
+    left_out,
     refuse_unrendered,
     rendered,
     rendered_answer,
-    support_of,
     with_tools,
 )
 from tests.pipeline.core.tool_templates import LOOKUP, OFFERED, TOOL_TEMPLATE, answer, calls
@@ -50,11 +53,11 @@ def tokenizer(plain: Any) -> Any:
 
 
 def test_a_template_tells_what_it_renders(plain: Any) -> None:
-    assert support_of(plain) == TemplateSupport(False, False, results=True, turns=True, system=True, repeated=True)
+    assert left_out(plain) == {DEFINITIONS, CALLS}
     plain.chat_template = TOOL_TEMPLATE
-    assert support_of(plain) == TemplateSupport(True, True, True, True, True, True)
+    assert not left_out(plain)
     plain.chat_template = "{{ raise_exception('no') }}"
-    assert support_of(plain) == TemplateSupport(False, False, False, False, False, False)
+    assert left_out(plain) == {DEFINITIONS, CALLS, RESULTS} | WITHOUT_TOOLS
 
 
 def test_arguments_of_two_tools_are_each_their_own(tokenizer: Any) -> None:
@@ -166,7 +169,7 @@ def of(folder: Path) -> Any:
 def test_a_template_renders_as_its_tokenizer_does(template: str, tmp_path: Path) -> None:
     folder = saved(tmp_path / "model", template)
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
-    assert support_of(of(folder)) == support_of(tokenizer)
+    assert left_out(of(folder)) == left_out(tokenizer)
     for messages in CONVERSATIONS:
         try:
             expected = rendered(tokenizer, messages)
@@ -197,9 +200,9 @@ def test_what_a_template_refuses_is_raised() -> None:
 
 def test_a_look_at_a_template_imports_nothing_heavy() -> None:
     code = (
-        "import sys; from pathlib import Path; from pipeline.models.rendering import support_of;"
+        "import sys; from pathlib import Path; from pipeline.models.rendering import left_out;"
         "from pipeline.models.rendering import folder_template;"
-        f"print(all(support_of(folder_template(Path({str(DESK_DIR)!r})))));"
+        f"print(not left_out(folder_template(Path({str(DESK_DIR)!r}))));"
         "print([m for m in ('torch', 'pyarrow') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
