@@ -3,7 +3,6 @@ resumes the highest number without a look inside."""
 
 import json
 import math
-import re
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,7 +13,6 @@ from pipeline.training.nemo.start import LOGGED
 
 Row = dict[str, float]
 
-_STEP = re.compile(r"=+ Step \d+/\d+ =+\s*$")
 NAMES = {
     "train/loss": "loss",
     "train/reward": "reward",
@@ -76,11 +74,6 @@ class Output:
         if "seconds/step" in row:  # NeMo RL counts them in
             row["seconds/step"] = max(0.0, row["seconds/step"] - extra)
         return row
-
-
-def begins(line: str) -> bool:
-    """Whether the training loop has been reached."""
-    return bool(_STEP.search(line)) or "Starting validation at step" in line
 
 
 class SavedCheckpoint(NamedTuple):

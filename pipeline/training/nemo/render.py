@@ -1,5 +1,5 @@
 """A GRPO plan as NeMo RL's configuration, by its example's `defaults`, and command lines. A setting is rendered,
-refused with its name, or named in `WITHOUT_EFFECT`; a key that the example sets for itself is set, if only to null.
+refused with its name, or without effect; a key that the example sets for itself is set, if only to null.
 
 Departure: KL and advantages are clamped as the example says."""
 
@@ -40,16 +40,6 @@ TRLS = {
 }
 """TRL's own, where trainer_args say nothing else. A weight decay also counts for norms and biases here, which TRL
 leaves out: with an adapter there are none."""
-WITHOUT_EFFECT = {
-    "grpo.kl_stop": "of a training on scores, which it is refused",
-    "validation.prompts": "the plan's held-out file is cut to it already",
-    "training.threads": "of a training on CPU",
-    "training.timeout_s": "the launcher's",
-    "training.sentinel": "looks at the rows that come back",
-    "training.grace_s": "read when SIGTERM comes: how long a save under way may take",
-    "training.engine": "the choice of this engine",
-}
-"""Settings that change nothing in NeMo RL's configuration, and why that loses nothing."""
 
 
 def grpo_of(plan: TrainingPlan) -> GRPO:

@@ -23,16 +23,7 @@ from pipeline.training.account import result_of
 from pipeline.training.journal import Kind, MetricsLog, TrainingJournal, read_journal, read_rows, step_line
 from pipeline.training.nemo import data
 from pipeline.training.nemo.limits import EXAMPLE, checkout_fault
-from pipeline.training.nemo.output import (
-    WEIGHTS,
-    Output,
-    Row,
-    SavedCheckpoint,
-    Say,
-    begins,
-    best,
-    whole,
-)
+from pipeline.training.nemo.output import WEIGHTS, Output, Row, SavedCheckpoint, Say, best, whole
 from pipeline.training.nemo.render import (
     PLAN,
     PYTHON,
@@ -77,7 +68,7 @@ def run(
     )  # stopped before it had any
     if saved is not None:
         exported = export(plan, saved, folder, step, checkout, python)
-    attempt.journal.add("ended", step, why="stopped" if attempt.stopped else "done")
+    attempt.journal.add("ended", step)
     events = read_journal(folder / layout.JOURNAL_FILE)
     found = {"metrics": tuple(attempt.rows), "health": attempt.watch.health, "merged_nats": exported.merged_nats}
     return result_of(plan, events, exported.checkpoint, **found)
@@ -131,7 +122,7 @@ class _Attempt:
         for row in self.rows:
             self.watch.add(row)
         self._output, self._statistics = Output(), space / STATISTICS
-        self._begun = self._preempted = False
+        self._preempted = False
         self._child: Child | None = None
 
     @property
@@ -158,7 +149,7 @@ class _Attempt:
                     self._child.end()
                 for printed in self._child.lines():
                     fence()
-                    self._take(printed)
+                    self._keep(self._output.read(printed))
                 code = self._child.wait()
         finally:
             signal.signal(signal.SIGTERM, before)
@@ -198,12 +189,6 @@ class _Attempt:
             time.sleep(0.1)
         if self._child is not None:
             self._child.end()
-
-    def _take(self, line: str) -> None:
-        if not self._begun and begins(line):
-            self._begun = True
-            self.journal.add("ready", self.ours(self.reached))
-        self._keep(self._output.read(line))
 
     def _keep(self, row: Row | None) -> None:
         if row is None:

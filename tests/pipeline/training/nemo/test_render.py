@@ -11,7 +11,7 @@ import yaml
 from pipeline.recipe import Checkpoints, Distribution, Lora, Training, Validation, load
 from pipeline.recipe.methods import GRPO
 from pipeline.training.nemo.limits import EXAMPLE
-from pipeline.training.nemo.render import WITHOUT_EFFECT, configuration, refuse, unknown_keys
+from pipeline.training.nemo.render import configuration, refuse, unknown_keys
 from pipeline.training.plan import TrainingPlan
 
 from .plans import SECTIONS, make_plan
@@ -63,6 +63,18 @@ ELSEWHERE = {
 }  # fmt: skip
 TOGETHER = {"distribution.cpu_offload": {"strategy": "fsdp2"}}
 """Settings that are no valid section by themselves."""
+
+
+WITHOUT_EFFECT = {
+    "grpo.kl_stop": "of a training on scores, which it is refused",
+    "validation.prompts": "the plan's held-out file is cut to it already",
+    "training.threads": "of a training on CPU",
+    "training.timeout_s": "the launcher's",
+    "training.sentinel": "looks at the rows that come back",
+    "training.grace_s": "read when SIGTERM comes: how long a save under way may take",
+    "training.engine": "the choice of this engine",
+}
+"""Settings that change nothing in NeMo RL's configuration, and why that loses nothing."""
 
 
 def test_every_setting_is_in_the_tables_of_this_test() -> None:
