@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from pipeline.recipe import Checkpoints
 from pipeline.training.account import account
-from pipeline.training.checkpoints import SaveSchedule
+from pipeline.training.checkpoints.checkpointer import SaveSchedule
 from pipeline.training.journal import Kind, TrainingEvent
 from pipeline.training.result import Goodput
 

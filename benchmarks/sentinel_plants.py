@@ -124,7 +124,8 @@ class Watcher(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         held_out = [HeldOut([_turn("user", p.prompt)], p.answer, "exact") for p in problems(11, "heldout", PROMPTS)]
         settings = Validation(every_steps=EVERY, prompts=PROMPTS, samples=2, max_completion_tokens=MAX_TOKENS)
-        self._validate = Validator(held_out, grade_here, settings, self.trainer.processing_class)
+        tokenizer = self.trainer.processing_class
+        self._validate = Validator(held_out, grade_here, settings, tokenizer, [tokenizer.eos_token_id])
         self._measured = self._validate(self.trainer)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:

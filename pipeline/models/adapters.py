@@ -1,10 +1,9 @@
-"""The adapter of a training: PEFT's configuration of it, and what it reaches of the model."""
+"""The adapter of a training: PEFT's configuration of it, and its precision."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from typing import Any
 
 from peft import LoraConfig
-from peft.tuners.lora import LoraLayer
 from torch.nn import Linear, Parameter
 
 from pipeline.recipe import Lora
@@ -61,14 +60,6 @@ def modules_beside_the_text(model: Any) -> list[str]:
     text, head = model.get_decoder(), model.get_output_embeddings()
     read = {id(module) for module in (head, *text.modules())}
     return [name for name, module in model.named_modules() if isinstance(module, Linear) and id(module) not in read]
-
-
-def reached(model: Any) -> str:
-    """The modules with an adapter, for people: how many of each name."""
-    layers = [(name, module) for name, module in model.named_modules() if isinstance(module, LoraLayer)]
-    parts = [(name.rpartition(".")[2], getattr(module, "parameter_name", "weight")) for name, module in layers]
-    names = Counter(name if weight == "weight" else weight for name, weight in parts)  # experts are one weight of many
-    return f"adapters on {names.total()} modules: {', '.join(f'{name} {names[name]}' for name in sorted(names))}"
 
 
 def keep_adapter_precision(model: Any) -> None:

@@ -14,7 +14,7 @@ from pipeline.core.locations import Document
 from pipeline.core.processes import die_with_parent
 from pipeline.core.redaction import guard_output
 from pipeline.core.storage import digest_dir, digest_file
-from pipeline.training.checkpoints import Superseded, WriterLocked, only_writer
+from pipeline.training.checkpoints.claims import Superseded, WriterLocked, only_writer
 from pipeline.training.journal import emit
 from pipeline.training.nemo.limits import CHECKOUT
 from pipeline.training.plan import TrainingPlan
@@ -53,14 +53,16 @@ def main(plan_path: str, node_rank: int = 0, master: str = "", nemo_rl: str = CH
             emit("finished before: its result stands")
             return 0
         if plan.training.engine == "nemo_rl":
+            from jinja2 import TemplateError
+
             from pipeline.training.account import write_result
             from pipeline.training.nemo.run import run
 
             with only_writer(path.parent, attempt) as claim:
                 try:
                     result = run(plan, path.parent, Path(nemo_rl), emit, fence=claim.check)
-                except ValueError as error:
-                    raise InvalidPlan(str(error)) from error
+                except (TemplateError, ValueError) as error:
+                    raise InvalidPlan(f"{type(error).__name__}: {error}") from error
                 claim.check()
                 write_result(path.parent, result)
             return 0

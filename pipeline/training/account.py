@@ -99,7 +99,6 @@ def result_of(
         resumed_from=tuple(step for step in starts if step > 0),
         goodput=account(events),
         preemptions=interruptions(events),
-        engine=plan.training.engine,
         **found,
     )
 

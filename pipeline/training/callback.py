@@ -4,9 +4,11 @@ step and end at the same one."""
 import json
 import math
 import os
+import resource
 import signal
 import threading
 import time
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ import torch
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from pipeline.core import layout
-from pipeline.training.checkpoints import Checkpointer, SaveSchedule
+from pipeline.training.checkpoints.checkpointer import Checkpointer, SaveSchedule
 from pipeline.training.journal import MetricsLog, TrainingJournal, emit, step_line
 from pipeline.training.methods import MethodTrainer
 from pipeline.training.rates import Shape, TokenCounter, shape_of, step_rates
@@ -191,12 +193,6 @@ class ProgressCallback(TrainerCallback):
         self.leaving = control.should_save = False
 
     @property
-    def ending(self) -> str:
-        """How the training ended, for the journal."""
-        ends = {"stopped": self.stopped, "braked": self.watch.braked, "solved": self.solved}
-        return next((why for why, ended in ends.items() if ended), "done")
-
-    @property
     def takes_back(self) -> bool:
         """Whether an earlier checkpoint is what the training leaves, and not the last weights."""
         return self.stopped or self.watch.braked or (self._plan.scorers is not None and self.watch.scores.was_better)
@@ -231,8 +227,6 @@ def memory() -> dict[str, float]:
     """Peak memory of this process in MB: of the device where there is one, else resident."""
     if torch.cuda.is_available():
         return {"memory_mb": torch.cuda.max_memory_allocated() / 1e6}
-    import resource
-
     return {"memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6}
 
 
@@ -241,13 +235,12 @@ def write_completions(trainer: Any, folder: Path, step: int) -> None:
     logs: Any = getattr(trainer, "_logs", None)
     if not logs or not logs["completion"] or not trainer.accelerator.is_main_process:
         return
-    columns = (logs["prompt"], logs["completion"], *logs["rewards"].values(), logs["advantages"])
-    rows = list(zip(*columns, strict=False))[:TABLE_ROWS]
-    table = {
-        "prompt": [json.dumps(row[0], ensure_ascii=False) for row in rows],
-        "completion": [row[1][-1]["content"] for row in rows],
-        "reward": [float(row[2]) for row in rows],
-        "advantage": [float(row[-1]) for row in rows],
-    }
+    (rewards,) = logs["rewards"].values()
+    columns = zip(logs["prompt"], logs["completion"], rewards, logs["advantages"], strict=False)
+    rows = [
+        {"prompt": json.dumps(asked, ensure_ascii=False), "completion": drawn[-1]["content"]}
+        | {"reward": float(reward), "advantage": float(advantage)}
+        for asked, drawn, reward, advantage in islice(columns, TABLE_ROWS)
+    ]
     folder.mkdir(exist_ok=True)
-    pq.write_table(pa.table(table), folder / f"step-{step:06d}.parquet")
+    pq.write_table(pa.Table.from_pylist(rows), folder / f"step-{step:06d}.parquet")

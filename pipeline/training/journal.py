@@ -21,8 +21,7 @@ Kind = Literal["started", "ready", "step", "saved", "validated", "stopping", "en
 class TrainingEvent(Record):
     """One line. `step`: where the training stood; for `started` the step that it resumes at. `seconds`: by name, what a
     step spent (`generate`, `reward`, `logprobs`, `update`, ...; with `step` for the whole), or what a save (`save`) or
-    a validation (`validation`) took. `why`: the signal of `stopping`; for `ended` "done", "solved", "braked" or
-    "stopped"."""
+    a validation (`validation`) took. `why`: the signal of `stopping`."""
 
     kind: Kind
     at: float

@@ -76,7 +76,6 @@ class TrainingResult(Record):
     health: Health = Health()
     goodput: Goodput = Goodput(total_s=0.0, productive_s=0.0, badput_s={})
     preemptions: tuple[Preemption, ...] = ()
-    engine: str = "trl"
     untrained_steps: int = 0
     """Steps of the plan that the weights did not go through because the task was solved before, or a brake ended it."""
     judge_tokens: int = 0

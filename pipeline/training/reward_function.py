@@ -3,7 +3,7 @@ could not speak of, has no reward: None leaves it out of its group."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from statistics import fmean
+from statistics import covariance, fmean
 from typing import Any
 
 from pipeline.core.conversation import in_one_form, to_prompt
@@ -107,17 +107,9 @@ def reward_statistics(rewards: Sequence[Reward]) -> dict[str, float]:
         metrics["accuracy"] = fmean(right)
     scored = [reward for reward in rewards if reward.final_reward is not None]
     totals = [reward.final_reward or 0.0 for reward in scored]
-    variance = _covariance(totals, totals)
-    if variance > 1e-12:
+    if len(totals) > 1 and (variance := covariance(totals, totals)) > 1e-12:
         for name in COMPONENTS:
             parts = [reward.weights.get(name, 0.0) * (reward.findings[name].value or 0.0) for reward in scored]
             if any(parts):
-                metrics[f"component/{name}"] = _covariance(parts, totals) / variance
+                metrics[f"component/{name}"] = covariance(parts, totals) / variance
     return metrics
-
-
-def _covariance(first: Sequence[float], second: Sequence[float]) -> float:
-    if not first:
-        return 0.0
-    mean_first, mean_second = fmean(first), fmean(second)
-    return fmean((a - mean_first) * (b - mean_second) for a, b in zip(first, second, strict=True))

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from pipeline.core import layout
 from pipeline.core.conversation import to_prompt
-from pipeline.core.storage import DatasetRef, Store, digest_file
+from pipeline.core.storage import DatasetRef, Store, digest_file, replacing
 from pipeline.recipe.methods import Method
 from pipeline.selection.preferences import PreferenceDataset
 from pipeline.selection.tables import PAIRS, PROMPTS, THUMBS, WINNERS, table_of
@@ -109,12 +109,10 @@ def _with_metadata(
 
 def _write(store: Store, name: str, rows: Sequence[Row], schema: pa.Schema) -> DatasetRef:
     path = store.path(name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    staged = path.with_suffix(".staged")
     if any(row.get(METADATA, "{}") != "{}" for row in rows):
         schema = schema.append(pa.field(METADATA, pa.string()))
-    pq.write_table(table_of(rows, schema), staged)
-    staged.replace(path)
+    with replacing(path) as stream:
+        pq.write_table(table_of(rows, schema), stream)
     return DatasetRef(uri=str(path), rows=len(rows), digest=digest_file(path))
 
 

@@ -6,13 +6,13 @@ import os
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from pipeline.core.journal import Journal, JournalEntry
+from pipeline.core.journal import Journal
 from pipeline.recipe.rewards import Judge
 from pipeline.recipe.training import ScorerName
 from pipeline.rewards.custom import CustomScorer, CustomTask
-from pipeline.rewards.findings import JudgeSpending, key_of
+from pipeline.rewards.findings import FindingLine, JudgeSpending, key_of, said
 from pipeline.rewards.judge import Judgement, JudgeRequest, JudgeSession, open_judge
 from pipeline.rewards.judge.session import judge_endpoint
 from pipeline.rewards.records import Finding
@@ -38,23 +38,23 @@ class FreshAnswer(NamedTuple):
 Scorer = Callable[[Sequence[FreshAnswer]], list[Finding]]
 
 
-class FreshScores:
-    """Scorers by name: those that reward, and the one that watches."""
+class FreshScores(NamedTuple):
+    """Scorers by name: those that reward, and the second one, which watches."""
 
-    def __init__(self, scorers: Mapping[ScorerName, Scorer], reward: Sequence[ScorerName], second: ScorerName) -> None:
-        self._scorers, self._reward = scorers, reward
-        self._second: ScorerName = second
+    scorers: Mapping[ScorerName, Scorer]
+    reward: Sequence[ScorerName]
+    second: ScorerName
 
     def rewarding(self, answers: Sequence[FreshAnswer]) -> list[dict[str, Finding]]:
         """What those that reward say of each answer that has ended, by name."""
-        said = [(name, self._scorers[name](answers)) for name in self._reward]
-        return [{str(name): findings[at] for name, findings in said} for at in range(len(answers))]
+        spoken = [(name, self.scorers[name](answers)) for name in self.reward]
+        return [{str(name): findings[at] for name, findings in spoken} for at in range(len(answers))]
 
     def watching(self, answers: Sequence[FreshAnswer]) -> list[Finding]:
         """The second scorer's finding on each; an answer that has not ended is worth 0."""
         ended = [answer for answer in answers if answer.ended]
-        said = iter(self._scorers[self._second](ended) if ended else ())
-        return [next(said) if answer.ended else UNENDED for answer in answers]
+        spoken = iter(self.scorers[self.second](ended) if ended else ())
+        return [next(spoken) if answer.ended else UNENDED for answer in answers]
 
 
 @contextmanager
@@ -85,7 +85,7 @@ def _judge(plan: TrainingPlan, folder: Path, stack: ExitStack) -> Scorer:
         raise ValueError("The plan's completions are scored by a judge, and JUDGE_URL is not set. Set it, and retry.")
     rank = int(os.environ.get("RANK", "0"))
     mine = share_of(settings, plan.world_size)
-    return JudgeScores(stack.enter_context(open_judge(endpoint, mine, spent_by(rank, folder), emit)), folder, rank)
+    return JudgeScores(stack.enter_context(open_judge(endpoint, mine, spending(folder, rank), emit)), folder, rank)
 
 
 def _custom(plan: TrainingPlan, folder: Path, stack: ExitStack) -> Scorer:
@@ -102,20 +102,11 @@ def _custom(plan: TrainingPlan, folder: Path, stack: ExitStack) -> Scorer:
     return score
 
 
-class ScoreLine(JournalEntry, kw_only=True):
-    """One judgement. `tokens` and `usd`: all that this process has spent so far."""
-
-    score: float | None
-    reason: str
-    tokens: int
-    usd: float
-
-
-def spending_in(folder: Path) -> tuple[int, float]:
-    """Tokens and US dollars, of all processes and attempts of the training in `folder`."""
-    journals = [Journal(path, ScoreLine).read() for path in sorted(folder.glob(JUDGED.format(rank="*")))]
-    last = [lines[-1] for lines in journals if lines]
-    return sum(line.tokens for line in last), sum((line.usd for line in last), 0.0)
+def spending(folder: Path, rank: int | None = None) -> JudgeSpending:
+    """Of all attempts of the training in `folder`: of one process, or of all."""
+    paths = sorted(folder.glob(JUDGED.format(rank="*" if rank is None else rank)))
+    lines = [line for path in paths for line in Journal(path, FindingLine).read()]
+    return JudgeSpending(sum(line.tokens for line in lines), sum((line.usd for line in lines), 0.0))
 
 
 def share_of(settings: Judge, processes: int) -> Judge:
@@ -125,20 +116,14 @@ def share_of(settings: Judge, processes: int) -> Judge:
     return settings.model_copy(update={"max_tokens": tokens, "max_usd": usd})
 
 
-def spent_by(rank: int, folder: Path) -> JudgeSpending:
-    """What earlier attempts of this process have spent."""
-    lines = Journal(folder / JUDGED.format(rank=rank), ScoreLine).read()
-    return JudgeSpending(lines[-1].tokens, lines[-1].usd) if lines else JudgeSpending()
-
-
 class JudgeScores:
     """The judge, opened, with what it has said before. Its answers are not the same twice, so each one, and each
     silence, is in the process's journal before it is used: a resumed training gets the same scores."""
 
     def __init__(self, session: JudgeSession, folder: Path, rank: int) -> None:
         self._session = session
-        self._journal = Journal(folder / JUDGED.format(rank=rank), ScoreLine)
-        self._known = {line.key: Finding(line.score, line.reason) for line in self._journal.read()}
+        self._journal = Journal(folder / JUDGED.format(rank=rank), FindingLine)
+        self._known = {line.key: line.findings["judge"] for line in self._journal.read()}
 
     def __call__(self, answers: Sequence[FreshAnswer]) -> list[Finding]:
         """Of each answer at its place; equal ones are asked about once. What the judge does not answer in time, or past
@@ -146,12 +131,14 @@ class JudgeScores:
         keys = [key_of("judge", self._session.id, answer.prompt, answer.text) for answer in answers]
         new = {key: answer for key, answer in zip(keys, answers, strict=True) if key not in self._known}
         if new:
-            names, spent = list(new), self._session.spent
+            names = list(new)
 
-            def note(place: int, said: Judgement) -> None:
-                key, (score, reason) = names[place], (said.score, said.reason)
-                self._journal.add(ScoreLine(key=key, score=score, reason=reason, tokens=spent.tokens, usd=spent.usd))
-                self._known[key] = Finding(score, reason)
+            def note(place: int, judged: Judgement) -> None:
+                paid: dict[str, Any] = {"tokens": judged.tokens, "usd": judged.usd}
+                paid |= said("judge", judged.score, judged.reason)
+                line = FindingLine(key=names[place], source="judge", account="training", **paid)
+                self._journal.add(line)
+                self._known[line.key] = line.findings["judge"]
 
             asked = [JudgeRequest(json.loads(answer.prompt), answer.text) for answer in new.values()]
             self._session.score(asked, note)

@@ -2,7 +2,7 @@
 training's random state is set aside meanwhile. Every rank generates equally often: a sharded model needs it."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from statistics import fmean, stdev
@@ -60,8 +60,8 @@ def read_held_out(path: str | Path) -> list[HeldOut]:
 
 
 class Validator:
-    """Asks the same held-out prompts whenever it is called. `check` grades with the verifier of the rewards;
-    `watching`: the second scorer, of prompts without references."""
+    """Asks the same held-out prompts whenever it is called. `check` grades with the verifier of the rewards; `stops`:
+    ids of the tokens that end an answer; `watching`: the second scorer, of prompts without references."""
 
     def __init__(
         self,
@@ -69,10 +69,12 @@ class Validator:
         check: Grader,
         settings: Validation,
         tokenizer: Any,
+        stops: Collection[int],
         watching: Callable[[Sequence[FreshAnswer]], list[Finding]] | None = None,
     ) -> None:
         self._rows = [row for row in rows[: settings.prompts] for _ in range(settings.samples)]
         self._check, self._settings, self._tokenizer, self._watching = check, settings, tokenizer, watching
+        self._stops = sorted(stops)
 
     def __call__(self, trainer: Trainer) -> dict[str, float]:
         """Metrics named `held_out/...`; what could not be measured is absent."""
@@ -103,7 +105,6 @@ class Validator:
             batch = rows[first : first + BATCH]
             prompts, completions = self._generate(trainer, [row.prompt for row in batch])
             texts: list[str] = self._tokenizer.batch_decode(completions, skip_special_tokens=True)
-            stops = _stops(trainer.accelerator.unwrap_model(trainer.model), self._tokenizer)
             kl = self._kl(trainer, prompts, completions)
             checks = {
                 at: VerifierTask(texts[at], row.reference, row.verifier)
@@ -113,7 +114,7 @@ class Validator:
             graded = dict(zip(checks, self._check(list(checks.values())) if checks else (), strict=True))
             for at, (row, tokens) in enumerate(zip(batch, completions, strict=True)):
                 right = graded[at].outcome.score if at in graded else None
-                finished = bool(tokens) and tokens[-1] in stops
+                finished = bool(tokens) and tokens[-1] in self._stops
                 answers.append(GradedCompletion(str(row.prompt), texts[at], right, len(tokens), finished, kl[at]))
         return answers
 
@@ -126,7 +127,6 @@ class Validator:
             texts, return_tensors="pt", padding=True, padding_side="left", add_special_tokens=False
         ).to(trainer.accelerator.device)
         with unwrap_model_for_generation(trainer.model_wrapped, trainer.accelerator) as model:
-            stops = sorted(_stops(model, self._tokenizer))
             config = GenerationConfig(
                 max_new_tokens=self._settings.max_completion_tokens,
                 do_sample=True,
@@ -134,7 +134,7 @@ class Validator:
                 top_k=0,
                 top_p=1.0,
                 pad_token_id=self._tokenizer.pad_token_id,
-                eos_token_id=stops,
+                eos_token_id=self._stops,
             )
             output: Any = model.generate(**inputs, generation_config=config)
         width = inputs["input_ids"].shape[1]
@@ -142,7 +142,7 @@ class Validator:
             ids[mask.bool()].tolist() for ids, mask in zip(inputs["input_ids"], inputs["attention_mask"], strict=True)
         ]
         drawn: list[list[int]] = output[:, width:].tolist()
-        ends = [next((at for at, token in enumerate(row) if token in stops), len(row) - 1) for row in drawn]
+        ends = [next((at for at, token in enumerate(row) if token in self._stops), len(row) - 1) for row in drawn]
         return asked, [row[: end + 1] for row, end in zip(drawn, ends, strict=True)]
 
     def _kl(
@@ -216,9 +216,3 @@ def _log_probabilities(
     logits = model(input_ids=ids, attention_mask=mask).logits[:, :-1].float()
     taken = logits.log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
     return [row[len(row) - len(completion_ids) :] for row, completion_ids in zip(taken, completions, strict=True)]
-
-
-def _stops(model: Any, tokenizer: Any) -> set[int]:
-    eos = model.generation_config.eos_token_id
-    stops = set(eos) if isinstance(eos, list) else {eos}
-    return {stop for stop in {*stops, tokenizer.eos_token_id} if stop is not None}

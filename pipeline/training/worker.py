@@ -20,23 +20,24 @@ from transformers.utils import logging
 
 import pipeline.serving.loaded  # noqa: F401  # pyright: ignore[reportUnusedImport]  (keeps scikit-learn out)
 from pipeline.core import layout
+from pipeline.models.rendering import chat_tokenizer
 from pipeline.models.tokenizer import stop_ids
 from pipeline.rewards.custom import custom_scorer
 from pipeline.rewards.verifiers import Grader
 from pipeline.training.account import result_of, write_result
 from pipeline.training.callback import ProgressCallback, is_measured
-from pipeline.training.checkpoints import Checkpointer, only_writer
+from pipeline.training.checkpoints.checkpointer import Checkpointer
+from pipeline.training.checkpoints.claims import only_writer
 from pipeline.training.checkpoints.manifest import Origin
 from pipeline.training.distribution import assert_distribution, environment
 from pipeline.training.journal import TrainingJournal, emit, read_journal
 from pipeline.training.launch import missing_packages
 from pipeline.training.methods import MethodTrainer, trainer_of
-from pipeline.training.methods.builder import training_tokenizer
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import BLOCKED_WORDS, PREEMPTED, InvalidPlan, TrainingBlocked, TrainingResult
 from pipeline.training.reward_function import RewardFunction
 from pipeline.training.schedule import metadata_by_prompt
-from pipeline.training.scorers import open_scores, spending_in
+from pipeline.training.scorers import open_scores, spending
 from pipeline.training.validation import Validator, read_held_out
 from pipeline.training.weights import export, take_back
 
@@ -64,7 +65,7 @@ def work(plan: TrainingPlan, folder: Path, started_at: float, attempt: int = 0) 
             second = plan.training.lora is None and method.keeps_reference
             strategy = environment(plan.training.distribution, on_gpu=torch.cuda.is_available(), second_model=second)
             os.environ.update(strategy)
-            tokenizer = training_tokenizer(plan)
+            tokenizer = chat_tokenizer(plan.base.uri)
             checked = method.group_size is not None and plan.scorers is None
             custom = custom_scorer("verified", plan.rewards) if checked else None
             if custom is not None:
@@ -83,7 +84,7 @@ def work(plan: TrainingPlan, folder: Path, started_at: float, attempt: int = 0) 
         validator = None
         if plan.held_out is not None:
             rows, watching = read_held_out(plan.held_out.uri), scores.watching if scores else None
-            validator = Validator(rows, check, plan.training.validation, tokenizer, watching)
+            validator = Validator(rows, check, plan.training.validation, tokenizer, stops, watching)
         result = _train(builder, arguments, validator, started_at, fence)
         if result is not None:
             fence()
@@ -129,7 +130,7 @@ def _train(
         progress.collapse("the policy's next-token distribution is not finite")
     if progress.blocked or progress.leaving:
         if progress.blocked:
-            journal.add("ended", trainer.state.global_step, why="blocked")
+            journal.add("ended", trainer.state.global_step)
         else:
             emit(f"pre-empted at step {trainer.state.global_step}, checkpoint saved")
         if keeper is not None:  # of a blocked training what is in flight is taken out of the mirror again
@@ -151,9 +152,9 @@ def _train(
     keeper.close(grace_s)
     shutil.rmtree(folder / "trl", ignore_errors=True)
     step = exported.checkpoint.step
-    journal.add("ended", step, why=progress.ending)
+    journal.add("ended", step)
     history = [row for row in trainer.state.log_history if is_measured(row)]
-    tokens, usd = spending_in(folder)
+    judged = spending(folder)
     return result_of(
         plan,
         read_journal(journal_file),
@@ -161,7 +162,7 @@ def _train(
         merged_nats=exported.merged_nats,
         metrics=tuple({name: float(value) for name, value in row.items()} for row in history),
         health=progress.watch.health,
-        judge_tokens=tokens,
-        judge_usd=usd,
+        judge_tokens=judged.tokens,
+        judge_usd=judged.usd,
         untrained_steps=trainer.state.max_steps - step if progress.solved or progress.watch.braked else 0,
     )

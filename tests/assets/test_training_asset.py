@@ -70,7 +70,7 @@ def lay(tmp_path: Path, tracking_uri: str, monkeypatch: pytest.MonkeyPatch) -> L
                 total_s=100.0, productive_s=60.0, badput_s={**dict.fromkeys(CAUSES, 5.0), "waiting": 15.0}
             )
             laid.train(
-                iteration, metrics=METRICS, health=health, goodput=goodput, engine="trl",
+                iteration, metrics=METRICS, health=health, goodput=goodput,
                 checkpoint=CheckpointRef(adapter=adapter, model=model, step=10),
             )  # fmt: skip
             version = ModelVersion(

@@ -99,7 +99,6 @@ def test_the_evaluation_asset_runs_on_the_recipes_cluster(
     trained = TrainingResult(
         iteration=iteration.id, plan_digest="p", checkpoint=plan.candidate, metrics=(), seconds=1, attempts=1,
         resumed_from=(), health=Health(), goodput=Goodput(total_s=1, productive_s=1, badput_s={}), preemptions=(),
-        engine="trl",
     )  # fmt: skip
     begin(store, iteration)
     store.write(iteration.path(RESULT), trained)

@@ -17,8 +17,7 @@ from k8s.gang import Gang, example
 from k8s.launch import Task, run
 from pipeline.core.storage import Store
 from pipeline.recipe import Compute, Kubernetes, Training
-from pipeline.training.checkpoints import Claim, Superseded
-from pipeline.training.checkpoints.claims import claim
+from pipeline.training.checkpoints.claims import Claim, Superseded, claim
 from pipeline.training.launch import TrainingRefused
 
 from .fake_api import parsed

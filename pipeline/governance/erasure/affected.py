@@ -19,7 +19,7 @@ from pipeline.traces.lake.files import count_rows
 from pipeline.traces.records import Window
 from pipeline.traces.retention import windows
 from pipeline.traces.scope import where
-from pipeline.training.checkpoints import published
+from pipeline.training.checkpoints.checkpointer import published
 from pipeline.training.result import TrainingResult
 
 

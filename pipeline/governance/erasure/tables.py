@@ -21,7 +21,7 @@ NAMED = (layout.SAMPLE_TABLE, layout.LABEL_TABLE)
 """Tables that say which traces are whose: they come last, so that after a kill they still tell."""
 TABLES = (layout.OPINIONS, layout.PREFERENCE_TABLES, *NAMED)
 OF_TRAINING = (
-    *(layout.ROWS_FILE, "data.staged", layout.HELD_OUT_FILE, "held_out.staged", "trl", "staging", "completions"),
+    *(layout.ROWS_FILE, layout.HELD_OUT_FILE, "trl", "staging", "completions"),
     *(f"nemo/*/{name}" for name in ("train.jsonl", "validation.jsonl", "logs", "cache")),
 )
 """What holds prompts and completions; the journal, the plan and the result hold numbers alone."""

@@ -38,9 +38,10 @@ class Checkpointer:
         self._origin, self.fence = origin, fence
         self._flawed: set[int] = set()
         root.mkdir(parents=True, exist_ok=True)
-        clear_hidden(root)
+        for leftover in root.glob(".step-*"):  # what a killed process left on its way in or out
+            shutil.rmtree(leftover)
         self._mirror = Mirror(settings.mirror, origin) if settings.mirror else None
-        self._uploads = Uploads(self._mirror, settings, say) if self._mirror else None
+        self.uploads = Uploads(self._mirror, settings, say) if self._mirror else None
 
     def newest(self) -> Path | None:
         """The checkpoint to resume from, fetched from the mirror if that has a newer one; None to begin at step 0. Each
@@ -53,8 +54,8 @@ class Checkpointer:
                 f"There is no checkpoint in {self._root}, and {silence or cut} Start again when the mirror answers, "
                 "or set training.checkpoints.mirror to null to begin at step 0."
             )
-        if folder is not None and self._uploads is not None:
-            self._uploads.offer(folder)  # the last attempt may have been killed before it was up
+        if folder is not None and self.uploads is not None:
+            self.uploads.offer(folder)  # the last attempt may have been killed before it was up
         return folder
 
     def best(self) -> Path | None:
@@ -73,25 +74,21 @@ class Checkpointer:
         else:
             self._publish(saved, step, score, final)
         self._flawed.discard(step)
-        if self._uploads is not None:
-            self._uploads.offer(final)  # before retention, which spares what waits
+        if self.uploads is not None:
+            self.uploads.offer(final)  # before retention, which spares what waits
         self._retain(step)
         return final
 
     @property
     def is_erased(self) -> bool:
         """Whether an erasure has closed the mirror to this training, wherever its folder lies."""
-        return self._uploads is not None and self._uploads.erased
-
-    def drain(self, timeout_s: float) -> bool:
-        """Wait for the uploads. Whether the newest checkpoint is in the mirror; True without a mirror."""
-        return self._uploads is None or self._uploads.drain(timeout_s)
+        return self.uploads is not None and self.uploads.erased
 
     def close(self, within_s: float = 0.0) -> None:
         """Begin no further upload after those that end in time."""
-        if self._uploads is not None:
-            self._uploads.drain(within_s)
-            self._uploads.close()
+        if self.uploads is not None:
+            self.uploads.drain(within_s)
+            self.uploads.close()
 
     def _publish(self, saved: Path, step: int, score: float | None, final: Path) -> None:
         manifest = CheckpointManifest(
@@ -113,7 +110,7 @@ class Checkpointer:
         kept = manifests.keep(sound, committed, self._settings)
         for folder in published(self._root):
             step = step_of(folder.name) or 0
-            needed = step in kept or (self._uploads is not None and self._uploads.needs(folder))
+            needed = step in kept or (self.uploads is not None and self.uploads.needs(folder))
             if step <= committed and not needed:
                 remove(folder)
 
@@ -140,7 +137,7 @@ class Checkpointer:
     def _fetch(self, manifest: CheckpointManifest, final: Path) -> str | None:
         """Publish the mirror's checkpoint here if every file arrives as its manifest says; else its flaw."""
         assert self._mirror is not None
-        staging = _hidden(final, "fetched")
+        staging = final.with_name(f".{final.name}-fetched")
         try:
             self._mirror.fetch(manifest, staging)
             flaw = find_flaw(staging, manifest)
@@ -181,21 +178,11 @@ def published(root: Path) -> list[Path]:
 
 def remove(folder: Path) -> None:
     """Out of sight by one rename first: a kill leaves no half of it under its name."""
-    gone = _hidden(folder, "removed")
+    gone = folder.with_name(f".{folder.name}-removed")
     shutil.rmtree(gone, ignore_errors=True)
     if folder.exists():
         folder.rename(gone)
         shutil.rmtree(gone)
-
-
-def clear_hidden(root: Path) -> None:
-    """Remove what a killed process left on its way in or out."""
-    for leftover in root.glob(".step-*"):
-        shutil.rmtree(leftover)
-
-
-def _hidden(folder: Path, why: str) -> Path:
-    return folder.with_name(f".{folder.name}-{why}")
 
 
 class SaveSchedule:

@@ -11,7 +11,7 @@ from pipeline.recipe.methods import DPO, GRPO, KTO, SFT
 from pipeline.training.methods.answers import tokenised
 from pipeline.training.methods.builder import MethodTrainer
 from pipeline.training.plan import TrainingPlan
-from pipeline.training.rates import TokenCounter, Tokens
+from pipeline.training.rates import TokenCounter
 from pipeline.training.reward_function import RewardFunction
 
 DPO_LOSS = {"loss_type": ["sigmoid", "sft"], "loss_weights": [1.0, 0.3]}
@@ -32,24 +32,16 @@ class GRPOBuilder(MethodTrainer):
         if engine != "transformers":  # vLLM reads config.json for stop ids only if there is no other
             extra = self.method.trainer_args.get("generation_kwargs", {})
             arguments["vllm_mode"] = engine.removeprefix("vllm_")
-            arguments["generation_kwargs"] = {"stop_token_ids": self.stop_ids(), **extra}
+            arguments["generation_kwargs"] = {"stop_token_ids": self.stop_ids, **extra}
         return arguments
 
     def build(self, **kwargs: Any) -> Trainer:
         from pipeline.training.methods.trl_trainers import GroupTrainer
 
-        return GroupTrainer(**kwargs, reward_funcs=self.reward, settings=self.method, builder=self)
+        return GroupTrainer(**kwargs, reward_funcs=self.reward, builder=self)
 
     def token_counter(self, trainer: Any) -> TokenCounter:
-        """What the GroupTrainer counted on this rank, over all ranks: they do the same number of completions each."""
-        world_size = self.plan.world_size
-
-        def count(_: Mapping[str, float]) -> Tokens:
-            counted: Tokens = trainer.take_counted()
-            generated, trained, scored = (world_size * each for each in counted[:3])
-            return Tokens(generated, trained, scored, counted.length)
-
-        return count
+        return lambda _: trainer.take_counted()
 
 
 class DPOBuilder(MethodTrainer):
@@ -65,10 +57,10 @@ class DPOBuilder(MethodTrainer):
             "train_sampling_strategy": "sequential",
         }
 
-    def dataset(self, tokenizer: Any, arguments: Any) -> Dataset:
+    def dataset(self, arguments: Any) -> Dataset:
         rows = self.rows(self.method.columns).to_list()
         chosen, rejected = (
-            tokenised(tokenizer, self.stop_ids(), [{**row, "completion": row[side][0]["content"]} for row in rows])
+            tokenised(self.tokenizer, self.stop_ids, [{**row, "completion": row[side][0]["content"]} for row in rows])
             for side in ("chosen", "rejected")
         )
         chosen.refuse_long_prompts(arguments.max_length)
@@ -90,8 +82,8 @@ class SFTBuilder(MethodTrainer):
         # `dataset` refuses what does not fit
         return {"max_length": None, "train_sampling_strategy": "sequential"}
 
-    def dataset(self, tokenizer: Any, arguments: Any) -> Dataset:
-        answers = tokenised(tokenizer, self.stop_ids(), self.rows(self.method.columns).to_list())
+    def dataset(self, arguments: Any) -> Dataset:
+        answers = tokenised(self.tokenizer, self.stop_ids, self.rows(self.method.columns).to_list())
         answers.refuse_long_rows(self.limit())
         return Dataset.from_list(answers.labelled())
 
@@ -126,9 +118,9 @@ class KTOBuilder(MethodTrainer):
             "train_sampling_strategy": "sequential",
         }
 
-    def dataset(self, tokenizer: Any, arguments: Any) -> Dataset:
+    def dataset(self, arguments: Any) -> Dataset:
         rows = self.rows(self.method.columns).to_list()
-        answers = tokenised(tokenizer, self.stop_ids(), rows)
+        answers = tokenised(self.tokenizer, self.stop_ids, rows)
         answers.refuse_long_prompts(arguments.max_length)
         return answers.swapped([row["label"] for row in rows], arguments.per_device_train_batch_size)
 

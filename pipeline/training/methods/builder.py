@@ -1,6 +1,7 @@
 """What every method's trainer is built from: base model, tokenizer, rows, arguments, and the checks of them."""
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,10 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
 from pipeline.core.storage import DatasetRef
-from pipeline.models.adapters import adapter_config, keep_adapter_precision, reached
-from pipeline.models.positions import count_positions_from_first_token
-from pipeline.models.rendering import refuse_unrendered, rendered, with_tools
-from pipeline.models.tokenizer import context_length, load_tokenizer, stop_ids
+from pipeline.models.adapters import adapter_config, keep_adapter_precision
+from pipeline.models.rendering import chat_tokenizer, refuse_unrendered, rendered
+from pipeline.models.tokenizer import context_length, stop_ids
 from pipeline.serving.loaded import use_stop_ids_only
-from pipeline.training.journal import emit
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.rates import Clock, TokenCounter, Tokens
 from pipeline.training.reward_function import RewardFunction
@@ -36,7 +35,16 @@ class MethodTrainer:
         """The arguments that the method's settings decide; the plan's rows are in the order of the steps already."""
         raise NotImplementedError
 
-    def dataset(self, tokenizer: Any, arguments: Any) -> Dataset:
+    @cached_property
+    def tokenizer(self) -> Any:
+        return chat_tokenizer(self.plan.base.uri)
+
+    @cached_property
+    def stop_ids(self) -> list[int]:
+        """Tokens that end an answer of the base model."""
+        return list(stop_ids(self.plan.base.uri, self.tokenizer))
+
+    def dataset(self, arguments: Any) -> Dataset:
         """The plan's rows as the trainer takes them."""
         return self.rows(self.method.columns)
 
@@ -69,21 +77,19 @@ class MethodTrainer:
     def trainer(self, arguments: TrainingArguments, callbacks: Sequence[TrainerCallback]) -> Trainer:
         """The trainer over the base model's weights, which are loaded here. Raises ValueError for rows too long."""
         lora = self.plan.training.lora
-        tokenizer = training_tokenizer(self.plan)
-        rows, model = self.dataset(tokenizer, arguments), self._model(tokenizer)
+        rows, model = self.dataset(arguments), self._model()
         trainer = self.build(
             model=model,
             args=arguments,
             train_dataset=rows,
-            processing_class=tokenizer,
-            peft_config=None if lora is None else adapter_config(lora, model, tokenizer),
+            processing_class=self.tokenizer,
+            peft_config=None if lora is None else adapter_config(lora, model, self.tokenizer),
             callbacks=list(callbacks),
         )
         for each in filter(None, (model, getattr(trainer, "ref_model", None))):
             count_positions_from_first_token(each)
         if lora is not None:
             keep_adapter_precision(trainer.model)
-            emit(reached(trainer.model))
         return trainer
 
     def _shared_arguments(self) -> dict[str, Any]:
@@ -122,7 +128,7 @@ class MethodTrainer:
             )
         return {"per_device_train_batch_size": size, "gradient_accumulation_steps": local // size}
 
-    def _model(self, tokenizer: Any) -> Any:
+    def _model(self) -> Any:
         """Frozen bf16 under an adapter on a GPU, in 4 bits for QLoRA, else fp32."""
         lora, base = self.plan.training.lora, self.plan.base.uri
         half = torch.cuda.is_available() and lora is not None  # an update of 1e-6 is lost in a bf16 weight
@@ -138,25 +144,17 @@ class MethodTrainer:
                 load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
             )
         model = _weights(base, arguments)
-        use_stop_ids_only(model, stop_ids(base, tokenizer), tokenizer)
+        use_stop_ids_only(model, tuple(self.stop_ids), self.tokenizer)
         return model
 
     def rows(self, columns: Sequence[str]) -> Dataset:
         """Of the plan, in the order of the steps; in memory, for a cache would lie outside the data root."""
         return Dataset(pq.read_table(self._data.uri, columns=list(columns)))
 
-    def context(self) -> int | None:
-        """Tokens that the base model can attend to; None where its configuration does not say."""
-        return context_length(self.plan.base.uri)
-
     def limit(self) -> int | None:
         """Tokens of a prompt and its answer: the method's `max_tokens`, within the model's context."""
-        limits = [each for each in (self.method.max_tokens, self.context()) if each is not None]
+        limits = [each for each in (self.method.max_tokens, context_length(self.plan.base.uri)) if each is not None]
         return min(limits, default=None)
-
-    def stop_ids(self) -> list[int]:
-        """Tokens that end an answer of the base model."""
-        return list(stop_ids(self.plan.base.uri, training_tokenizer(self.plan)))
 
     def check_prompts(self) -> None:
         """Raise ValueError when the chat template leaves out tools of a row, or when a prompt and its completion may be
@@ -170,33 +168,24 @@ class MethodTrainer:
             [*row.pop("prompt"), *(turn for side in row.values() for turn in turns(side))]
             for row in pq.read_table(self._data.uri, columns=names).to_pylist()
         ]
-        refuse_unrendered(training_tokenizer(self.plan), self.plan.base.uri, conversations)
+        refuse_unrendered(self.tokenizer, self.plan.base.uri, conversations)
         if (tokens := self.plan.trained_by().completion_tokens) is not None:
             self._check_context(self._data, tokens)
         if self.plan.held_out is not None:
             self._check_context(self.plan.held_out, self.plan.training.validation.max_completion_tokens)
 
     def _check_context(self, data: DatasetRef, completion_tokens: int) -> None:
-        context = self.context()
+        context = context_length(self.plan.base.uri)
         if context is None:
             return
-        tokenizer = training_tokenizer(self.plan)
         prompts = {str(p): p for p in pq.read_table(data.uri, columns=["prompt"])["prompt"].to_pylist()}.values()
-        texts = [rendered(tokenizer, prompt) for prompt in prompts]
-        longest = max(len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"])
+        texts = [rendered(self.tokenizer, prompt) for prompt in prompts]
+        longest = max(len(ids) for ids in self.tokenizer(texts, add_special_tokens=False)["input_ids"])
         if longest + completion_tokens > context:
             raise ValueError(
                 f"The longest prompt has {longest} tokens and max_completion_tokens is {completion_tokens}: together "
                 f"more than the model's context of {context}. Lower it or leave long prompts out."
             )
-
-
-def training_tokenizer(plan: TrainingPlan) -> Any:
-    """The base model's tokenizer. Raises ValueError when it cannot train a chat model."""
-    tokenizer = load_tokenizer(plan.base.uri)
-    if not tokenizer.chat_template:
-        raise ValueError(f"The tokenizer in {plan.base.uri} has no chat template. Set base_model.chat.template.")
-    return with_tools(tokenizer)
 
 
 def _weights(uri: str, arguments: dict[str, Any]) -> Any:
@@ -212,3 +201,18 @@ def _weights(uri: str, arguments: dict[str, Any]) -> Any:
             f"The weights in {uri} cannot be loaded ({str(error).splitlines()[0]}). Restore that folder, or point "
             "base_model.uri to a complete one."
         ) from error
+
+
+def count_positions_from_first_token(model: Any) -> None:
+    """For models with learned positions (`wpe`: GPT-2 and its kin). Without this a forward pass counts from the first
+    column, padding or not: 7 nats of difference between an answer alone and the same answer in a GRPO batch."""
+    if not any(name.endswith("wpe") for name, _ in model.named_modules()):
+        return
+
+    def before(_: Any, args: Any, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        mask = given.get("attention_mask")
+        if given.get("position_ids") is None and mask is not None and mask.shape == given["input_ids"].shape:
+            given["position_ids"] = (mask.cumsum(-1) - 1).clamp(min=0)
+        return args, given
+
+    model.register_forward_pre_hook(before, with_kwargs=True)

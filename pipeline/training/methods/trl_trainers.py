@@ -9,7 +9,6 @@ from trl.trainer.dpo_trainer import DPOTrainer
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.kto_trainer import KTOTrainer
 
-from pipeline.recipe.methods import GRPO
 from pipeline.training.rates import Tokens
 
 if TYPE_CHECKING:
@@ -19,9 +18,9 @@ if TYPE_CHECKING:
 class GroupTrainer(GRPOTrainer):
     """Overrides four methods that TRL keeps to itself; tests/pipeline/training/methods/test_trl.py holds signatures."""
 
-    def __init__(self, *args: Any, settings: GRPO, builder: MethodTrainer, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, builder: MethodTrainer, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._settings, self._clock = settings, builder.clock
+        self._minibatches, self._clock = builder.method.num_minibatches, builder.clock
         self._counted = {"generated": 0.0, "scored": 0.0}
         self._batch_tokens = self._batch_length = 0.0
 
@@ -50,10 +49,11 @@ class GroupTrainer(GRPOTrainer):
         return output
 
     def take_counted(self) -> Tokens:
-        """Tokens of this rank since the last call: generated, scored without a gradient, trained; and their length."""
+        """Tokens since the last call: this rank's times the ranks, which do the same number of completions each."""
         counted, self._counted = self._counted, {"generated": 0.0, "scored": 0.0}
-        trained = self._batch_tokens / self._settings.num_minibatches
-        return Tokens(trained=trained, length=self._batch_length, **counted)
+        ranks: int = self.accelerator.num_processes
+        trained = ranks * self._batch_tokens / self._minibatches
+        return Tokens(ranks * counted["generated"], trained, ranks * counted["scored"], self._batch_length)
 
 
 class TokenisedRows:
@@ -90,9 +90,6 @@ def _chosen_tokens(batch: Any) -> int:
     return int(mask[: len(mask) // 2].sum())
 
 
-REFERENCE_POINT = "reference_point"
-
-
 class ThumbTrainer(TokenisedRows, KTOTrainer):
     """TRL logs KTO's reference point z0, in nats an answer, as `kl`, which other trainers log in nats a token: here it
     is `reference_point`."""
@@ -100,5 +97,5 @@ class ThumbTrainer(TokenisedRows, KTOTrainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         for metrics in self._metrics.values():
             if "kl" in metrics:
-                metrics[REFERENCE_POINT] = metrics.pop("kl")
+                metrics["reference_point"] = metrics.pop("kl")
         super().log(logs, start_time)

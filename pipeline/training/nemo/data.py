@@ -8,10 +8,9 @@ from pathlib import Path, PurePath
 from typing import Any
 
 import pyarrow.parquet as pq
-from jinja2 import TemplateError
 
 from pipeline.core.storage import write_atomically
-from pipeline.models.rendering import rendered
+from pipeline.models.rendering import chat_tokenizer, rendered
 from pipeline.training.nemo.start import ACCURACY, PROCESSOR, REWARD
 from pipeline.training.plan import TrainingPlan
 
@@ -51,19 +50,20 @@ def section(plan: TrainingPlan, workspace: str) -> Row:
 
 def write(plan: TrainingPlan, workspace: Path, max_completion_tokens: int) -> int:
     """Write the files that `section` names; returns the most tokens of a sequence, prompt and completion, which is
-    NeMo RL's limit. Raises ValueError for prompts that the template does not render, or that are too long."""
+    NeMo RL's limit. Raises ValueError for prompts that the template does not render whole, or that are too
+    long, and jinja2.TemplateError for those that it refuses."""
     train, held_out = (
         pq.read_table(ref.uri).to_pylist() if ref is not None else [] for ref in (plan.data, plan.held_out)
     )
     tokenizer = tokenizer_of(plan)
-    texts = _rendered(tokenizer, [*train, *held_out])
+    texts = [rendered(tokenizer, row["prompt"]) for row in (*train, *held_out)]
     longest = max(len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"])
     total = _total(plan, longest, max_completion_tokens)
     _write_lines(workspace / TRAIN, train, texts)
     if held_out:
         # No release up to 0.7.0 has a key for several answers to a prompt: it stands in the file as often as it is
         # answered, and accuracy is the mean over the answers either way.
-        asked = [(row, text) for row, text in zip(held_out, texts[len(train) :], strict=True)]
+        asked = zip(held_out, texts[len(train) :], strict=True)
         several = [each for each in asked for _ in range(plan.training.validation.samples)]
         _write_lines(workspace / VALIDATION, *zip(*several, strict=True))
     return total
@@ -71,22 +71,7 @@ def write(plan: TrainingPlan, workspace: Path, max_completion_tokens: int) -> in
 
 def tokenizer_of(plan: TrainingPlan) -> Any:
     """The tokenizer that trainer_args name, else the base model's. Raises ValueError for one without a template."""
-    from transformers import AutoTokenizer
-
-    place = plan.trained_by().trainer_args.get(TOKENIZER, plan.base.uri)
-    tokenizer: Any = AutoTokenizer.from_pretrained(place)
-    if not tokenizer.chat_template:
-        raise ValueError(f"The tokenizer in {place} has no chat template. Save one with the weights.")
-    return tokenizer
-
-
-def _rendered(tokenizer: Any, rows: Sequence[Row]) -> list[str]:
-    try:
-        return [rendered(tokenizer, row["prompt"]) for row in rows]
-    except TemplateError as error:
-        raise ValueError(
-            f"The chat template refuses a prompt: {error}. Save the tokenizer with another one."
-        ) from error
+    return chat_tokenizer(plan.trained_by().trainer_args.get(TOKENIZER, plan.base.uri))
 
 
 def _write_lines(path: Path, rows: Sequence[Row], texts: Sequence[str]) -> None:

@@ -1,15 +1,17 @@
 """Adapters: what the recipe asks of PEFT, what is refused, and what they reach of models of other families."""
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from peft import get_peft_model
+from peft.tuners.lora import LoraLayer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from pipeline.demo import MODEL_DIR
-from pipeline.models.adapters import adapter_config, keep_adapter_precision, reached
+from pipeline.models.adapters import adapter_config, keep_adapter_precision
 from pipeline.recipe import Lora
 from pipeline.training.rates import shape_of
 
@@ -22,6 +24,14 @@ def base() -> tuple[Any, Any]:
 
 def adapted(lora: Lora, model: Any, tokenizer: Any) -> Any:
     return get_peft_model(model, adapter_config(lora, model, tokenizer))
+
+
+def reached(model: Any) -> str:
+    """The modules with an adapter: how many of each name. Experts are one weight of many."""
+    layers = [(name, module) for name, module in model.named_modules() if isinstance(module, LoraLayer)]
+    parts = [(name.rpartition(".")[2], getattr(module, "parameter_name", "weight")) for name, module in layers]
+    names = Counter(name if weight == "weight" else weight for name, weight in parts)
+    return f"on {names.total()} modules: {', '.join(f'{name} {names[name]}' for name in sorted(names))}"
 
 
 def test_the_options_of_the_recipe_are_pefts() -> None:
@@ -72,7 +82,7 @@ def test_a_module_that_is_not_there_is_refused() -> None:
         pytest.param("qwen3moe", "down_proj 2, gate 2, gate_up_proj 2, k_proj 2", marks=pytest.mark.variant),
     ],
 )
-def test_the_log_names_what_adapters_reach(name: str, said: str, family: Callable[[str], Path]) -> None:
+def test_adapters_reach_the_text_model(name: str, said: str, family: Callable[[str], Path]) -> None:
     """No vision tower, and all experts."""
     folder = family(name)
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)

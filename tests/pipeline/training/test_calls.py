@@ -7,11 +7,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.models.rendering import rendered, rendered_answer
+from pipeline.models.rendering import chat_tokenizer, rendered, rendered_answer
 from pipeline.recipe import Checkpoints, Validation
 from pipeline.recipe.methods import METHODS
 from pipeline.training.methods.answers import tokenised
-from pipeline.training.methods.builder import training_tokenizer
 from pipeline.training.result import NEVER_RETRY
 from tests.fork_server import ForkServer, result_of
 from tests.pipeline.core.tool_models import tool_model
@@ -56,7 +55,7 @@ def test_calls_are_trained(method: str, base: Path, tmp_path: Path, fork_server:
 def test_what_is_trained_is_what_the_template_has_of_calls(base: Path, tmp_path: Path) -> None:
     store, plan = make_plan(tmp_path, "sft", base=base, tools=True)
     assert plan.data is not None and store.root == tmp_path
-    tokenizer = training_tokenizer(plan)
+    tokenizer = chat_tokenizer(plan.base.uri)
     rows = pq.read_table(plan.data.uri).to_pylist()
     (row,) = [each for each in rows if "<tool_call>" in each["completion"]][:1]
     answers = tokenised(tokenizer, [tokenizer.eos_token_id], [row])

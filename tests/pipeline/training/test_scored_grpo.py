@@ -17,7 +17,7 @@ from pipeline.recipe.rewards import RewardModelSettings, Weights
 from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.training.journal import read_rows
 from pipeline.training.result import NEVER_RETRY
-from pipeline.training.scorers import spending_in
+from pipeline.training.scorers import spending
 from tests.fork_server import ForkServer, result_of
 from tests.pipeline.rewards.functions import write_function
 from tests.pipeline.rewards.judge.endpoint import Request, Said, Server, parts, scored, serving
@@ -115,7 +115,7 @@ def test_a_killed_training_asks_the_judge_nothing_twice(
     assert len(asked) == len(set(asked)) > 0, "each completion once, those of step 3 too"
     result = result_of(path)
     assert [row["reward"] for row in result.metrics if row["step"] == 3] == [before[3]]
-    assert result.judge_tokens == spending_in(path.parent)[0] == 100 * len(asked)
+    assert result.judge_tokens == spending(path.parent).tokens == 100 * len(asked)
 
 
 @pytest.mark.slow

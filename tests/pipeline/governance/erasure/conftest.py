@@ -189,7 +189,6 @@ class Place:
         result = TrainingResult(
             iteration=iteration.id, plan_digest="p", checkpoint=checkpoint, metrics=(), seconds=1, attempts=1,
             resumed_from=(), health=Health(), goodput=Goodput(total_s=1, productive_s=1, badput_s={}), preemptions=(),
-            engine="trl",
         )  # fmt: skip
         store.write(iteration.path("training", "result.json"), result)
         recorded = record(

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pipeline.recipe import Checkpoints
-from pipeline.training.checkpoints import MANIFEST, Checkpointer
-from pipeline.training.checkpoints.manifest import Origin
+from pipeline.training.checkpoints.checkpointer import Checkpointer
+from pipeline.training.checkpoints.manifest import MANIFEST, Origin
 
 WEIGHTS, STATE, NESTED = "adapter_model.safetensors", "optimizer.pt", "global_step/rank_0.pt"
 FILES = (WEIGHTS, STATE, NESTED)

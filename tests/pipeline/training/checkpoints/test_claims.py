@@ -11,8 +11,8 @@ import pytest
 
 from pipeline.core.storage import Store
 from pipeline.recipe import Checkpoints
-from pipeline.training.checkpoints import Checkpointer, Superseded, only_writer
-from pipeline.training.checkpoints.claims import claim, newest_claim
+from pipeline.training.checkpoints.checkpointer import Checkpointer
+from pipeline.training.checkpoints.claims import Superseded, claim, newest_claim, only_writer
 from pipeline.training.checkpoints.manifest import Origin
 from pipeline.training.result import InvalidPlan
 
@@ -96,7 +96,7 @@ def test_a_superseded_trainer_drops_no_checkpoint_either(tmp_path: Path) -> None
 def held(root: Path) -> Iterator[subprocess.Popen[str]]:
     """Another process is the writer."""
     code = (
-        "import time; from pathlib import Path; from pipeline.training.checkpoints import only_writer\n"
+        "import time; from pathlib import Path; from pipeline.training.checkpoints.claims import only_writer\n"
         f"with only_writer(Path({str(root)!r})):\n"
         "    print('held', flush=True); time.sleep(600)\n"
     )

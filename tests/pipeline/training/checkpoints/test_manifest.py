@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.recipe import Checkpoints
-from pipeline.training.checkpoints import SaveSchedule, checkpointer
+from pipeline.training.checkpoints import checkpointer
+from pipeline.training.checkpoints.checkpointer import SaveSchedule
 from pipeline.training.checkpoints.manifest import CheckpointManifest, Origin, checked, written
 
 from .conftest import trained
@@ -42,7 +43,7 @@ def test_a_removal_that_is_cut_leaves_nothing_under_the_name(tmp_path: Path, mon
             checkpointer.remove(folder)
     assert not folder.exists()
     assert checkpointer.published(tmp_path) == []
-    checkpointer.clear_hidden(tmp_path)
+    checkpointer.Checkpointer(tmp_path, Origin("0", 1), Checkpoints(), print)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -10,8 +10,7 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 from pipeline.core.storage import Store
-from pipeline.training.checkpoints import MANIFEST
-from pipeline.training.checkpoints.manifest import Origin, read
+from pipeline.training.checkpoints.manifest import MANIFEST, Origin, read
 from pipeline.training.checkpoints.mirror import CLAIM, Mirror, MirrorPlace, place_of, places_of, remember
 
 from ....servers import unsteady
@@ -37,7 +36,7 @@ def attempt(folder: Path, uri: str, **settings: object) -> Run:
 
 def up(run: Run, step: int, score: float | None = None) -> Path:
     folder = run.save(step, score)
-    assert run.checkpoints.drain(TIMEOUT_S), run.said
+    assert run.checkpoints.uploads.drain(TIMEOUT_S), run.said
     return folder
 
 
@@ -105,12 +104,12 @@ def test_upload_that_a_kill_left_out_happens_at_the_next_start(tmp_path: Path, u
     Run(tmp_path).save(5)  # without a mirror: as good as killed before the upload
     run = attempt(tmp_path, uri)
     run.newest()
-    assert run.checkpoints.drain(TIMEOUT_S)
+    assert run.checkpoints.uploads.drain(TIMEOUT_S)
     assert is_whole(mirror / "step-000005")
     up_since = (mirror / "step-000005" / MANIFEST).stat().st_mtime_ns
     later = attempt(tmp_path, uri)
     later.newest()
-    assert later.checkpoints.drain(TIMEOUT_S)
+    assert later.checkpoints.uploads.drain(TIMEOUT_S)
     assert (mirror / "step-000005" / MANIFEST).stat().st_mtime_ns == up_since, "it is not uploaded again"
 
 
@@ -142,7 +141,7 @@ def test_silent_mirror_stops_no_training_with_a_checkpoint(tmp_path: Path, silen
     assert run.newest() == "step-000005"
     run.save(10)
     assert run.there() == ["step-000005", "step-000010"]
-    assert not run.checkpoints.drain(TIMEOUT_S)
+    assert not run.checkpoints.uploads.drain(TIMEOUT_S)
     said = "\n".join(run.said)
     assert f"the mirror {silent} does not answer" in said
     assert "checkpoint step-000010 is not in the mirror, and the next one tries again: " in said
@@ -173,9 +172,9 @@ def test_of_two_attempts_the_later_one_writes(tmp_path: Path, uri: str, mirror: 
     up(second, 10)
     assert claimed(mirror) != earlier
     first.save(20)
-    assert not first.checkpoints.drain(TIMEOUT_S)
+    assert not first.checkpoints.uploads.drain(TIMEOUT_S)
     first.save(25)
-    assert not first.checkpoints.drain(TIMEOUT_S)
+    assert not first.checkpoints.uploads.drain(TIMEOUT_S)
     assert first.said == [f"another attempt writes to the mirror {uri} now: this one uploads no more"]
     up(second, 15)
     assert sorted(path.name for path in mirror.glob("step-*")) == ["step-000010", "step-000015"]

@@ -28,7 +28,7 @@ def test_a_folder_is_cleared_for_good_and_twice_is_once(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", iteration=ITERATION, mirror=f"file://{tmp_path}/mirror")
     for step in (5, 10):
         run.save(step)
-        assert run.checkpoints.drain(WAIT_S), run.said
+        assert run.checkpoints.uploads.drain(WAIT_S), run.said
     folder = folder_at(f"file://{tmp_path}/mirror")
     (tmp_path / "mirror" / FOLDER / "torn").write_text("half of a file")
     assert folder.is_begun() and folder.steps() == ["step-000005", "step-000010", "torn"]
@@ -57,7 +57,7 @@ def test_a_bucket_is_cleared_and_its_versions_are_named(tmp_path: Path, bucket: 
         s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
     run = Run(tmp_path, iteration=ITERATION, mirror=f"s3://{bucket}/runs")
     run.save(5)
-    assert run.checkpoints.drain(WAIT_S), run.said
+    assert run.checkpoints.uploads.drain(WAIT_S), run.said
     s3.put_object(Bucket=bucket, Key="runs/another/step-000005/weights", Body=b"another training's")
     folder = folder_at(f"s3://{bucket}/runs")
     assert folder.is_begun() and folder.steps() == ["step-000005"]
@@ -84,17 +84,17 @@ def test_a_training_uploads_no_more_once_it_is_closed(tmp_path: Path) -> None:
     uri = f"file://{tmp_path}/mirror"
     run = Run(tmp_path / "run", iteration=ITERATION, mirror=uri)
     run.save(5)
-    assert run.checkpoints.drain(WAIT_S) and not run.checkpoints.is_erased
+    assert run.checkpoints.uploads.drain(WAIT_S) and not run.checkpoints.is_erased
     folder = folder_at(uri)
     folder.close(ITERATION)
     assert folder.clear() == []
     run.save(10)
-    run.checkpoints.drain(WAIT_S)
+    run.checkpoints.uploads.drain(WAIT_S)
     assert run.checkpoints.is_erased and folder.steps() == []
     assert run.said == [f"an erasure has closed the mirror {uri} to this training: nothing more is uploaded"]
     other = Run(tmp_path / "other", iteration="another-iteration", mirror=uri)  # of the same rows
     other.save(5)
-    assert other.checkpoints.drain(WAIT_S) and folder.steps() == ["step-000005"]
+    assert other.checkpoints.uploads.drain(WAIT_S) and folder.steps() == ["step-000005"]
 
 
 def test_an_upload_in_flight_is_taken_out_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +110,7 @@ def test_an_upload_in_flight_is_taken_out_again(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(LocalFileSystem, "put_file", closed)
     run = Run(tmp_path / "run", iteration=ITERATION, mirror=uri)
     run.save(5)
-    run.checkpoints.drain(WAIT_S)
+    run.checkpoints.uploads.drain(WAIT_S)
     assert run.checkpoints.is_erased and folder.steps() == []
 
 
@@ -121,5 +121,5 @@ def test_a_start_heals_what_a_killed_attempt_left(tmp_path: Path) -> None:
     trained(tmp_path / "mirror" / FOLDER / "step-000005", 5)  # its last upload ended after the erasure looked
     run = Run(tmp_path / "run", iteration=ITERATION, mirror=uri)
     run.save(1)
-    run.checkpoints.drain(WAIT_S)
+    run.checkpoints.uploads.drain(WAIT_S)
     assert run.checkpoints.is_erased and folder.steps() == []

@@ -9,7 +9,7 @@ import fsspec
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
-from pipeline.training.checkpoints import MANIFEST
+from pipeline.training.checkpoints.manifest import MANIFEST
 
 from .conftest import FILES, PLAN, Run, is_whole
 
@@ -66,9 +66,9 @@ def test_a_step_does_not_wait_and_the_newest_wins(run: Run, gated: type[Gated]) 
     for step in (2, 3, 4):
         run.save(step)
     assert run.there() == ["step-000001", "step-000004"]  # one in flight, one that waits and is the last
-    assert not run.checkpoints.drain(0.01)
+    assert not run.checkpoints.uploads.drain(0.01)
     gated.gate.set()
-    assert run.checkpoints.drain(TIMEOUT_S)
+    assert run.checkpoints.uploads.drain(TIMEOUT_S)
     assert mirrored(run) == ["step-000004"]
     assert is_whole(run.folder / "mirror" / PLAN[:12] / "step-000004")
     run.save(5)
@@ -77,7 +77,7 @@ def test_a_step_does_not_wait_and_the_newest_wins(run: Run, gated: type[Gated]) 
 
 def test_the_manifest_goes_up_last(run: Run, gated: type[Gated], tmp_path: Path) -> None:
     run.save(1)
-    assert run.checkpoints.drain(TIMEOUT_S)
+    assert run.checkpoints.uploads.drain(TIMEOUT_S)
     own = [path for path in gated.sent if str(tmp_path) in path]  # an upload of the test before may end only now
     names = [path.partition("step-000001/")[2] for path in own]
     assert sorted(names[:-1]) == sorted(FILES)
@@ -92,7 +92,7 @@ def test_failed_upload_is_reported_once_and_tried_again(run: Run, gated: type[Ga
     gated.faults = iter([*[None] * file, ConnectionResetError("hung up")])
     run.save(2)
     gated.gate.set()
-    assert run.checkpoints.drain(TIMEOUT_S)
+    assert run.checkpoints.uploads.drain(TIMEOUT_S)
     assert run.said == [
         "checkpoint step-000001 is not in the mirror (ConnectionResetError: hung up); the next one tries again"
     ]
@@ -101,8 +101,8 @@ def test_failed_upload_is_reported_once_and_tried_again(run: Run, gated: type[Ga
 
 def test_closed_uploads_take_no_more(run: Run) -> None:
     run.save(1)
-    assert run.checkpoints.drain(TIMEOUT_S)
+    assert run.checkpoints.uploads.drain(TIMEOUT_S)
     run.checkpoints.close()
     run.save(2)
-    assert not run.checkpoints.drain(TIMEOUT_S)
+    assert not run.checkpoints.uploads.drain(TIMEOUT_S)
     assert mirrored(run) == ["step-000001"]

@@ -11,7 +11,6 @@ from pipeline.demo import MODEL_DIR
 from pipeline.models.rendering import rendered
 from pipeline.recipe.methods import DPO
 from pipeline.training.methods import trainer_of
-from pipeline.training.methods.builder import training_tokenizer
 from tests.fork_server import ForkServer, result_of
 from tests.pipeline.training.methods.test_answers import QWEN3
 from tests.pipeline.training.plans import folder, make_plan
@@ -29,8 +28,8 @@ def base(root: Path, template: str) -> Path:
 def pairs(root: Path, template: str) -> tuple[Any, Any]:
     """The rows of a DPO over that model, and its tokenizer."""
     _, plan = make_plan(root, "dpo", base=base(root, template))
-    builder, tokenizer = trainer_of(plan, root, reward=None), training_tokenizer(plan)  # type: ignore[arg-type]
-    return builder.dataset(tokenizer, builder.arguments()), tokenizer
+    builder = trainer_of(plan, root, reward=None)  # type: ignore[arg-type]
+    return builder.dataset(builder.arguments()), builder.tokenizer
 
 
 def test_pairs_have_the_prompt_that_is_served(tmp_path: Path) -> None:

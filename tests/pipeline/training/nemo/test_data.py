@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jinja2 import TemplateError
 
 from pipeline.demo import MODEL_DIR
-from pipeline.training.methods.builder import training_tokenizer
+from pipeline.models.rendering import chat_tokenizer
 from pipeline.training.nemo import data
 from pipeline.training.nemo.start import as_rendered
 from tests.pipeline.core.tool_templates import LOOKUP, TOOL_TEMPLATE
@@ -57,7 +58,7 @@ def test_system_messages_and_turns_read_as_under_trl(tmp_path: Path) -> None:
     plan = make_plan(tmp_path, rows=[{**QUESTION, "prompt": TURNS, "verifier": "code"}])
     data.write(plan, tmp_path, 32)
     (line,) = lines(tmp_path / "train.jsonl")
-    tokenizer = training_tokenizer(plan)
+    tokenizer = chat_tokenizer(plan.base.uri)
     assert line["input"] == tokenizer.apply_chat_template(TURNS, tokenize=False, add_generation_prompt=True)
     assert json.loads(line["output"]) == {**QUESTION, "prompt": TURNS, "verifier": "code"}
     messages = [{"role": role, "content": line[side]} for role, side in (("user", "input"), ("assistant", "output"))]
@@ -112,5 +113,5 @@ def test_a_tokenizer_and_a_length_of_its_own_are_taken(tmp_path: Path) -> None:
 def test_a_prompt_that_the_template_refuses_is_no_crash(tmp_path: Path) -> None:
     strict = saved(tmp_path, "{{ raise_exception('no system role') }}")
     plan = make_plan(tmp_path, **grpo(**{data.TOKENIZER: str(strict)}))
-    with pytest.raises(ValueError, match="refuses a prompt: no system role"):
+    with pytest.raises(TemplateError, match="no system role"):
         data.write(plan, tmp_path, 32)

@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from pipeline.models.positions import count_positions_from_first_token
 from pipeline.models.tokenizer import load_tokenizer
+from pipeline.training.methods.builder import count_positions_from_first_token
 
 pytestmark = pytest.mark.slow
 
