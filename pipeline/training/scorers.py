@@ -6,13 +6,13 @@ import os
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pipeline.core.journal import Journal
 from pipeline.recipe.rewards import Judge
 from pipeline.recipe.training import ScorerName
 from pipeline.rewards.custom import CustomScorer, CustomTask
-from pipeline.rewards.findings import FindingLine, JudgeSpending, key_of, said
+from pipeline.rewards.findings import FindingLine, JudgeSpending, key_of
 from pipeline.rewards.judge import Judgement, JudgeRequest, JudgeSession, open_judge
 from pipeline.rewards.judge.session import judge_endpoint
 from pipeline.rewards.records import Finding
@@ -123,7 +123,7 @@ class JudgeScores:
     def __init__(self, session: JudgeSession, folder: Path, rank: int) -> None:
         self._session = session
         self._journal = Journal(folder / JUDGED.format(rank=rank), FindingLine)
-        self._known = {line.key: line.findings["judge"] for line in self._journal.read()}
+        self._known = {line.key: Finding(line.value, line.reason) for line in self._journal.read()}
 
     def __call__(self, answers: Sequence[FreshAnswer]) -> list[Finding]:
         """Of each answer at its place; equal ones are asked about once. What the judge does not answer in time, or past
@@ -134,11 +134,13 @@ class JudgeScores:
             names = list(new)
 
             def note(place: int, judged: Judgement) -> None:
-                paid: dict[str, Any] = {"tokens": judged.tokens, "usd": judged.usd}
-                paid |= said("judge", judged.score, judged.reason)
-                line = FindingLine(key=names[place], source="judge", account="training", **paid)
+                key, (score, reason) = names[place], (judged.score, judged.reason)
+                line = FindingLine(
+                    key=key, source="judge", account="training", value=score, reason=reason,
+                    tokens=judged.tokens, usd=judged.usd,
+                )  # fmt: skip
                 self._journal.add(line)
-                self._known[line.key] = line.findings["judge"]
+                self._known[key] = Finding(score, reason)
 
             asked = [JudgeRequest(json.loads(answer.prompt), answer.text) for answer in new.values()]
             self._session.score(asked, note)
