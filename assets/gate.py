@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from assets.environment import environment
+from evals.fit import this_machine, too_large
 from evals.power import EMBEDDED_MODEL, UNKNOWN_MODEL, judge_refusals, model_refusals, shortfalls
 from evals.suites import Suite, frozen, lines, suite
 from k8s.launch import machine
@@ -12,7 +13,7 @@ from pipeline.demo.desk.judges import is_desk_judge
 from pipeline.demo.suite import suite_text
 from pipeline.recipe import Recipe
 from pipeline.recipe.suites import ItemsSuite, SuiteSection
-from pipeline.serving.engines import check_addresses, this_machine, too_large
+from pipeline.serving.engines import check_addresses
 
 
 def readable(section: SuiteSection, store: Store, seed: int) -> Suite | None:

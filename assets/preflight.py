@@ -22,7 +22,8 @@ from pipeline.models.check import check_base, check_once
 from pipeline.places.checks import Places, place_faults
 from pipeline.recipe import Recipe
 from pipeline.recipe.suites import TracesSuite
-from pipeline.rollout.rules import shortest_rollout
+from pipeline.rollout.policy import policy_of
+from pipeline.rollout.rules import stage_power
 from pipeline.traces.context import Log
 from pipeline.traces.detect import wrong_kind
 from pipeline.traces.sources.protocol import address_of
@@ -67,13 +68,10 @@ def check(deployment: Deployment, stages: Container[str] = STAGES, log: Log = pr
     yield from map(problem, lacks := [*lacks, *place_faults(recipe, places)])
     if not lacks and (wrong := wrong_kind(recipe.traces.source)):
         yield fine(f"traces.source: warning: {wrong}")
-    if not lacks and "policy_checkpoint" in stages:
+    if "policy_checkpoint" in stages:
         yield from _base(deployment, recipe)
     if "canary" in stages:
-        try:
-            yield from map(fine, shortest_rollout(recipe.rollout))
-        except ValueError as error:
-            yield problem(str(error))
+        yield from _rollout(recipe)
     if "policy_checkpoint" in stages:
         yield from map(problem, recipe_refusals(recipe))
     if "preference_dataset" in stages:
@@ -130,13 +128,28 @@ def _places(deployment: Deployment, recipe: Recipe, stages: Container[str], lack
 
 
 def _base(deployment: Deployment, recipe: Recipe) -> Lines:
-    model, lora, store = deployment.champion().model, recipe.training.lora, deployment.store()
-    if Path(model.uri).is_relative_to(MODEL_DIR.parent):  # tests ask those
+    folder, lora, store = Path(recipe.base_model.uri).absolute(), recipe.training.lora, deployment.store()
+    if folder.is_relative_to(MODEL_DIR.parent):  # tests ask those
         return
-    findings = check_once(store, model, lora) if store.root.exists() else check_base(Path(model.uri), lora)
+    kept = folder.is_dir() and store.root.exists()
+    findings = check_once(store, deployment.champion().model, lora) if kept else check_base(folder, lora)
     for each in findings:
         level = "" if each.level == "ok" else f"{each.level}: "
         yield CheckedLine(each.level != "error", f"base_model.uri: {each.question}: {level}{each.text}")
+
+
+def _rollout(recipe: Recipe) -> Lines:
+    """How long a rollout takes at least, and with what power."""
+    if recipe.rollout.traffic.kind == "none":
+        return
+    try:
+        policy = policy_of(recipe.rollout)
+        yield fine(f"rollout: {sum(policy.dwell_s) / 86_400:,.1f} days at least")
+        for stage, weight in enumerate(policy.canary_weights if policy.gradable else ()):
+            answers, power = stage_power(policy, stage)
+            yield fine(f"rollout at {weight}%: {answers:,} graded canary answers; an equal canary passes {power:.0%}")
+    except ValueError as error:
+        yield problem(str(error))
 
 
 def _gate(recipe: Recipe, store: Store) -> Lines:

@@ -138,8 +138,8 @@ def _metrics(deployment: Deployment, judged_by: Recipe, grading: Grading, log: L
     metrics, name = recipe.rollout.metrics, recipe.base_model.name
     if metrics is None:
         return SpanMetrics(store, name, grading, recipe.traces)
+    from k8s.prometheus import PrometheusLooks
     from pipeline.rollout.production import ProductionLooks, ProductionTraces
-    from pipeline.rollout.prometheus import PrometheusLooks
 
     address = Address(recipe.traces.source, deployment.source_uri())
     production = ProductionTraces(address, recipe.traces, name, lambda: forgotten(store))

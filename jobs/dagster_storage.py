@@ -4,7 +4,6 @@ commands at once, or a kill between two steps, would leave one that fails for go
 import fcntl
 import shutil
 from pathlib import Path
-from tempfile import gettempdir
 
 from dagster._core.storage.event_log.sqlite import sqlite_event_log
 from dagster._core.storage.runs.sqlite import sqlite_run_storage
@@ -13,20 +12,18 @@ from dagster._core.storage.sqlite_storage import DagsterSqliteStorage, SqliteSto
 from dagster._serdes import ConfigurableClassData
 
 from pipeline.core.locations import sqlite_url
+from pipeline.places.disk import socket_faults
 
 for each in (sqlite_event_log, sqlite_run_storage, sqlite_schedule_storage):  # their own fails for % and ? in a path
     vars(each)["create_db_conn_string"] = lambda base, name: sqlite_url(Path(base, f"{name}.db").absolute())
-
-LONGEST = 70
-"""Characters of TMPDIR: sockets of code servers and steps are made in it, and a socket's path has 107 at most."""
 
 
 class WholeSqliteStorage(DagsterSqliteStorage):
     """Runs, events, schedules and sensors below `base_dir`, which is there only once all of its tables are."""
 
     def __init__(self, base_dir: str, inst_data: ConfigurableClassData | None = None) -> None:
-        if len(place := gettempdir()) > LONGEST:
-            raise SystemExit(f"TMPDIR: {place} is too long for sockets in it. Set TMPDIR to a short path, /tmp.")
+        if faults := socket_faults():  # of code servers and steps
+            raise SystemExit(faults[0])
         _begin(Path(base_dir))
         super().__init__(base_dir, inst_data)
 

@@ -1,23 +1,20 @@
 """What shows before a run of the places that it reads and writes: faults, each a line that begins with its field and
 ends in an instruction."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
-from pathlib import Path
 from typing import NamedTuple
 
 import httpx2
-from jinja2 import TemplateError
 
-from pipeline.core.model_files import faults, weight_files
 from pipeline.core.objects import is_bucket
 from pipeline.core.redaction import redacted
-from pipeline.models.rendering import folder_template
 from pipeline.places import mlflow, stores
-from pipeline.places.disk import folder_faults, socket_faults, space_faults
+from pipeline.places.disk import ADAPTER_SHARE, folder_faults, model_bytes, socket_faults, space_faults
 from pipeline.recipe import Recipe
 from pipeline.registry.runs import MlflowAddresses
+from pipeline.serving.client import system_certificates
 from pipeline.serving.endpoint import Endpoint, check_endpoint
 from pipeline.traces.detect import wrong_kind
 from pipeline.traces.lake.catalogue import load_catalogue
@@ -26,11 +23,10 @@ from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address, Probed
 
 TIMEOUT_S = 5.0
-Try = Callable[[], list[str]]
 
 
 class Places(NamedTuple):
-    """What a run goes to besides its data root and base model; None for what it does not go to."""
+    """What a run goes to besides its data root; None for what it does not go to."""
 
     source: Address | None = None
     lake: LakeConfig | None = None
@@ -42,9 +38,8 @@ class Places(NamedTuple):
 
 def place_faults(recipe: Recipe, places: Places) -> list[str]:
     """All at once: what a server takes seconds to refuse takes them together."""
-    of_model = list(_model_faults(recipe))
-    tries: list[Try] = [
-        lambda: folder_faults(recipe.data_root, "data_root") or ([] if of_model else space_faults(recipe)),
+    tries: list[Callable[[], list[str]]] = [
+        lambda: folder_faults(recipe.data_root, "data_root") or space_faults(recipe),
         socket_faults,
         *(lambda each=each: source_faults(each) for each in (places.source.each() if places.source else ())),
         *(lambda each=each: _endpoint_faults(*each) for each in places.endpoints.items()),
@@ -52,28 +47,12 @@ def place_faults(recipe: Recipe, places: Places) -> list[str]:
     if (lake := places.lake) is not None:
         tries.append(lambda: _lake_faults(lake))
     if mirror := places.mirror:
-        tries.append(lambda: _mirror_faults(mirror))
+        tries.append(lambda: _written("training.checkpoints.mirror", mirror, lambda: stores.write_fault(mirror)))
     if (addresses := places.mlflow) is not None:
-        tries.append(lambda: mlflow.try_out(addresses, recipe.base_model.name, _adapter_bytes(recipe)))
+        size = round(ADAPTER_SHARE * model_bytes(recipe))
+        tries.append(lambda: mlflow.try_out(addresses, recipe.base_model.name, size))
     with ThreadPoolExecutor(len(tries)) as pool:
-        return [*of_model, *chain.from_iterable(pool.map(lambda each: each(), tries))]
-
-
-def _model_faults(recipe: Recipe) -> Iterator[str]:
-    uri = recipe.base_model.uri
-    relative = f" ({uri} is relative to {Path.cwd()})" if not Path(uri).is_absolute() else ""
-    folder = Path(uri).absolute()
-    if of_files := faults(folder):
-        yield from (f"base_model.uri{relative}: {fault}" for fault in of_files)
-        return
-    try:
-        template = folder_template(folder)
-        if template is None:
-            raise ValueError("there is none")
-        template.apply_chat_template([{"role": "user", "content": "Hello"}], add_generation_prompt=True)
-    except (TemplateError, ValueError, TypeError, KeyError) as error:
-        why = " ".join(str(error).split())[:200]
-        yield f"base_model.uri: the chat template does not render ({why}). Save the tokenizer with one that does."
+        return list(chain.from_iterable(pool.map(lambda each: each(), tries)))
 
 
 def source_faults(address: Address) -> list[str]:
@@ -103,20 +82,14 @@ def _lake_faults(lake: LakeConfig) -> list[str]:
             return [
                 f"traces.lake: its catalogue does not answer ({type(error).__name__}: {why}). Check LAKE_CATALOGUE_URI."
             ]
-    if is_bucket(lake.warehouse):
-        return [f"traces.lake.warehouse: {fault}"] if (fault := stores.lake_fault(lake)) else []
-    return folder_faults(lake.warehouse.removeprefix("file://"), "traces.lake.warehouse")
+    return _written("traces.lake.warehouse", lake.warehouse, lambda: stores.lake_fault(lake))
 
 
-def _mirror_faults(uri: str) -> list[str]:
-    path, field = uri.removeprefix("file://"), "training.checkpoints.mirror"
+def _written(field: str, uri: str, fault: Callable[[], str]) -> list[str]:
+    path = uri.removeprefix("file://")
     if "://" not in path:
         return folder_faults(path, field)
-    return [f"{field}: {fault}"] if (fault := stores.write_fault(uri)) else []
-
-
-def _adapter_bytes(recipe: Recipe) -> int:
-    return sum(file.stat().st_size for file in weight_files(Path(recipe.base_model.uri))) // 10
+    return [f"{field}: {why}"] if (why := fault()) else []
 
 
 def _endpoint_faults(prefix: str, endpoint: Endpoint) -> list[str]:
@@ -124,7 +97,8 @@ def _endpoint_faults(prefix: str, endpoint: Endpoint) -> list[str]:
     try:
         check_endpoint(endpoint, f"{prefix}'s", prefix)
         headers = {"Authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {}
-        status = httpx2.get(f"{endpoint.url}/models", headers=headers, timeout=TIMEOUT_S).status_code
+        verify, url = system_certificates(), f"{endpoint.url}/models"
+        status = httpx2.get(url, headers=headers, timeout=TIMEOUT_S, verify=verify).status_code
     except ValueError as error:
         return [str(error)]
     except httpx2.HTTPError as error:

@@ -68,8 +68,7 @@ def socket_faults() -> list[str]:
 
 def space_faults(recipe: Recipe) -> list[str]:
     """Why one iteration would not fit below the data root."""
-    model = sum(file.stat().st_size for file in weight_files(Path(recipe.base_model.uri)))
-    training = recipe.training
+    model, training = model_bytes(recipe), recipe.training
     kept = training.checkpoints.keep_last + training.checkpoints.keep_best + 1
     checkpoint = model * (ADAPTER_SHARE if training.lora else FULL_SHARE)
     needed = round(model + kept * checkpoint) + REST_BYTES
@@ -81,6 +80,14 @@ def space_faults(recipe: Recipe) -> list[str]:
         f"{needed / 1e9:,.1f} GB (a tuned model, its checkpoints, tables). Free space, point it to another disk, or "
         "lower training.checkpoints.keep_last."
     ]
+
+
+def model_bytes(recipe: Recipe) -> int:
+    """Of the base model's weights; 0 where they are not whole, which the check of the model says."""
+    try:
+        return sum(file.stat().st_size for file in weight_files(Path(recipe.base_model.uri)))
+    except (OSError, ValueError):
+        return 0
 
 
 def _existing(root: str) -> Path:

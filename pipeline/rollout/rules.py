@@ -3,14 +3,13 @@ blame, and quality, errors and latency get a third of alpha each, so a harmless 
 below alpha; and whether the arms can be compared. Once, when dwell and sample are complete: non-inferiority at 5%."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from statistics import NormalDist
 from typing import Literal
 
 from pipeline.core.storage import Record
-from pipeline.recipe import Rollout
 from pipeline.rollout.evidence import MIN_GRADED, POWER_Z, LiveEvidence, LiveMetrics
-from pipeline.rollout.policy import RolloutPolicy, policy_of
+from pipeline.rollout.policy import RolloutPolicy
 from pipeline.rollout.shares import LEVEL_Z, MIN_TIMED, MIN_USERS, P99, Ratio, design_effect, enough, proven, variance
 
 MIN_SILENT = 30
@@ -265,18 +264,6 @@ def stage_power(policy: RolloutPolicy, stage: int) -> tuple[int, float]:
     answers = wanted_graded(LiveEvidence(), policy, weight)
     error = math.sqrt(0.25 / answers / (1 - weight / 100))
     return answers, NormalDist().cdf(policy.max_quality_drop / error - LEVEL_Z)
-
-
-def shortest_rollout(section: Rollout) -> Iterator[str]:
-    """A line for the time that a rollout takes at least, and one for each stage's answers and power. Raises ValueError
-    for a section that no rollout can have."""
-    if section.traffic.kind == "none":
-        return
-    policy = policy_of(section)
-    yield f"rollout: {sum(policy.dwell_s) / 86_400:,.1f} days at least"
-    for stage, weight in enumerate(policy.canary_weights if policy.gradable else ()):
-        answers, power = stage_power(policy, stage)
-        yield f"rollout at {weight}%: {answers:,} graded canary answers; an equal canary passes {power:.0%}"
 
 
 def missing_sample(evidence: LiveEvidence, policy: RolloutPolicy, weight: int) -> str:

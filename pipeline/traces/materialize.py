@@ -13,10 +13,9 @@ from pipeline.core.iteration import identify
 from pipeline.core.storage import DatasetRef, Store, digest_json
 from pipeline.traces.context import StageContext
 from pipeline.traces.days import kept_from, make_days, rules_digest
-from pipeline.traces.detect import wrong_kind
+from pipeline.traces.detect import refuse_below_floor, wrong_kind
 from pipeline.traces.engine import open_engine
 from pipeline.traces.erased import shared_lock
-from pipeline.traces.floor import refuse_below_floor
 from pipeline.traces.lake import Lake, LakeConfig, open_lake
 from pipeline.traces.pii.recogniser import recogniser
 from pipeline.traces.reading import Reading, staging
@@ -33,7 +32,7 @@ def materialize(
     """Bring the governed table up to date with the source, and name the iteration over its newest days.
 
     `producer`: the champion; `number`: of champions before it. A dataset of 0 rows is not published. Only days that the
-    source lists now belong to the dataset. Raises ValueError when the source is unreadable or below the floor (`floor`;
+    source lists now belong to the dataset. Raises ValueError when the source is unreadable or below the floor (then
     nothing is published), when another run replaced a day meanwhile or a recogniser cannot be loaded; OSError when the
     table cannot be written.
     """

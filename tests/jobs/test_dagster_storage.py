@@ -62,7 +62,7 @@ def test_a_folder_too_long_for_sockets_is_refused_first(tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(place)}
     program = [sys.executable, "-c", "from jobs.dagster_storage import *; WholeSqliteStorage('storage')"]
     done = subprocess.run(program, env=environment, stderr=subprocess.PIPE, encoding="utf-8", check=False)
-    assert done.returncode == 1 and done.stderr.endswith("Set TMPDIR to a short path, /tmp.\n")
+    assert done.returncode == 1 and done.stderr.endswith("Set TMPDIR to a short path of a local disk, /tmp.\n")
     assert done.stderr.count("\n") == 1
 
 

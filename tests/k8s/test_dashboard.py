@@ -8,9 +8,9 @@ from typing import Any
 
 import yaml
 
+from k8s.prometheus import FINISHED, LATENCY
 from pipeline.rollout.gateway.app import exposition
 from pipeline.rollout.gateway.split import GatewayState
-from pipeline.rollout.prometheus import FINISHED, LATENCY
 
 from .manifests import MANIFESTS
 
@@ -21,7 +21,7 @@ RULES = (
     MONITORING / "training.yaml",
 )
 OTHERS = {
-    # vLLM's servers, beside what the rollout reads (pipeline/rollout/prometheus.py); and its HTTP instrumentation
+    # vLLM's servers, beside what the rollout reads (k8s/prometheus.py); and its HTTP instrumentation
     "vllm:num_requests_waiting", "http_requests_total",
     # kube-state-metrics, the kubelet and the JobSet controller, as the alerts of training have them
     "kube_pod_status_phase", "kube_pod_created", "kubelet_volume_stats_available_bytes",

@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from mlflow.exceptions import MlflowException
 
+from k8s.prometheus import PrometheusLooks
 from pipeline.core.objects import CHECKSUMS
 from pipeline.core.storage import ModelRef
 from pipeline.recipe.rollout import PrometheusMetrics
@@ -18,7 +19,6 @@ from pipeline.registry.runs import mlflow_client
 from pipeline.rollout.evidence import LookRequest
 from pipeline.rollout.notices import post
 from pipeline.rollout.probe import fingerprint_over_http
-from pipeline.rollout.prometheus import PrometheusLooks
 from pipeline.rollout.router import Split
 from pipeline.serving.client import HttpClient
 from pipeline.serving.endpoint import Endpoint, served_names

@@ -3,7 +3,6 @@
 import errno
 import hashlib
 import os
-import shutil
 import socket
 import sqlite3
 import tempfile
@@ -70,21 +69,9 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
     faults = place_faults(wrong, places)
     fields = [fault.split(":")[0] for fault in faults]
     assert fields == [
-        "base_model.uri", "data_root", "traces.source", "traces.lake.warehouse", "training.checkpoints.mirror"
+        "data_root", "traces.source", "traces.lake.warehouse", "training.checkpoints.mirror"
     ]  # fmt: skip
     assert all(fault.endswith(".") and "\n" not in fault for fault in faults)
-
-
-def test_a_template_that_renders_nothing_is_a_fault(tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(MODEL_DIR, tmp_path / "bare"))
-    chat_template = folder / "chat_template.jinja"
-    for text, why in (("{{ raise_exception('no') }}", "no"), ("{% if %}", "Expected an expression"), ("", "")):
-        chat_template.write_text(text)
-        faults = place_faults(recipe(tmp_path, f"base_model.uri='{folder}'"), Places())
-        assert [fault for fault in faults if f"does not render ({why}" in fault] == (faults if text else [])
-    chat_template.unlink()
-    (fault,) = place_faults(recipe(tmp_path, f"base_model.uri='{folder}'"), Places())
-    assert fault.startswith("base_model.uri: the chat template does not render (there is none). Save")
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,7 @@ from pipeline.places.checks import source_faults
 from pipeline.recipe.formats import Format, formats
 from pipeline.recipe.sources import ExportSource, PromptsSource, RowsSource
 from pipeline.recipe.traces import Traces
-from pipeline.traces.detect import ROWS, UNKNOWN, FileLook, format_of, look, wrong_kind
-from pipeline.traces.floor import refuse_below_floor
+from pipeline.traces.detect import ROWS, UNKNOWN, FileLook, format_of, look, refuse_below_floor, wrong_kind
 from pipeline.traces.records import DayReport, FileReport, Reason
 from pipeline.traces.sources.paths import steps
 from pipeline.traces.sources.prompts import Prompts

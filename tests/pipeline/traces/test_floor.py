@@ -11,7 +11,7 @@ from pipeline.core.storage import Store
 from pipeline.recipe.sources import ExportSource
 from pipeline.recipe.traces import Traces
 from pipeline.traces.days import rules_digest
-from pipeline.traces.floor import refuse_below_floor
+from pipeline.traces.detect import refuse_below_floor
 from pipeline.traces.lake import local_lake
 from pipeline.traces.materialize import read
 from pipeline.traces.records import DayReport, FileReport, Reason

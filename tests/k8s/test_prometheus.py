@@ -11,10 +11,10 @@ from urllib.parse import parse_qs
 
 import pytest
 
+from k8s.prometheus import PrometheusLooks
 from pipeline.core.storage import ModelRef
 from pipeline.recipe.rollout import PrometheusMetrics
 from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, UnitCounts
-from pipeline.rollout.prometheus import PrometheusLooks
 from pipeline.rollout.router import Split
 from tests.servers import prometheus
 
