@@ -1,6 +1,7 @@
 """What shows before a run of the places that it reads and writes: faults, each a line that begins with its field and
 ends in an instruction."""
 
+import ssl
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
@@ -14,7 +15,6 @@ from pipeline.places import mlflow, stores
 from pipeline.places.disk import ADAPTER_SHARE, folder_faults, model_bytes, socket_faults, space_faults
 from pipeline.recipe import Recipe
 from pipeline.registry.runs import MlflowAddresses
-from pipeline.serving.client import system_certificates
 from pipeline.serving.endpoint import Endpoint, check_endpoint
 from pipeline.traces.detect import wrong_kind
 from pipeline.traces.lake.catalogue import load_catalogue
@@ -97,7 +97,7 @@ def _endpoint_faults(prefix: str, endpoint: Endpoint) -> list[str]:
     try:
         check_endpoint(endpoint, f"{prefix}'s", prefix)
         headers = {"Authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {}
-        verify, url = system_certificates(), f"{endpoint.url}/models"
+        url, verify = f"{endpoint.url}/models", ssl.create_default_context()
         status = httpx2.get(url, headers=headers, timeout=TIMEOUT_S, verify=verify).status_code
     except ValueError as error:
         return [str(error)]
