@@ -117,29 +117,6 @@ def paths_below(files: Any, root: str) -> list[str]:
     return found
 
 
-def bucket_fault(uri: str, *, may_be_empty: bool = False) -> str:
-    """Why objects below `uri` cannot be listed and read, by one of them and in seconds; "" when they can.
-    `may_be_empty`: an empty prefix will do."""
-    try:
-        files, root = opened(uri, is_quick=True)
-        if path := _first_object(files, root):
-            files.cat_file(path, start=0, end=1)
-    except Exception as error:  # the boundary of fsspec: each backend raises its own exceptions
-        return f"{uri} cannot be read: {fault(error)}"
-    return "" if path or may_be_empty else f"{uri} holds no object"
-
-
-def _first_object(files: Any, root: str) -> str:
-    """One that is not empty, below `root` or there, by one page of a listing; "" without any."""
-    if "s3" in files.protocol:
-        bucket, _, key = root.partition("/")
-        page = files.call_s3("list_objects_v2", Bucket=bucket, Prefix=f"{key}/" if key else "", MaxKeys=100)
-        below = (f"{bucket}/{each['Key']}" for each in page.get("Contents", ()) if each["Size"])
-        return next(below, "") or (root if files.isfile(root) else "")
-    below = (f"{folder}/{name}" for folder, _, names in files.walk(root) for name in names)
-    return next(below, "") or next(iter(paths_below(files, root)), "")
-
-
 def kept_versions(uri: str) -> str:
     """What a proof has to say of the versions of deleted objects; "" where none are kept. Raises nothing."""
     if "://" not in uri.removeprefix("file://"):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from pipeline.core.objects import bucket_fault, fault, opened, paths_below
+from pipeline.core.objects import fault, opened, paths_below
 from pipeline.traces.lake.files import filesystem
 from pipeline.traces.lake_config import LakeConfig
 
@@ -16,8 +16,25 @@ PART = 5 << 20
 
 
 def read_fault(uri: str) -> str:
-    """Why nothing can be read below `uri`, a source's prefix; "" when one object can."""
-    return bucket_fault(uri)
+    """Why no object below `uri`, a source's prefix, can be listed and read; "" when one can."""
+    try:
+        files, root = opened(uri, is_quick=True)
+        if path := _first_object(files, root):
+            files.cat_file(path, start=0, end=1)
+    except Exception as error:  # the boundary of fsspec: each store raises its own exceptions
+        return f"{uri} cannot be read: {fault(error)}"
+    return "" if path else f"{uri} holds no object. Correct it, or export there first."
+
+
+def _first_object(files: Any, root: str) -> str:
+    """One that is not empty, below `root` or there, by one page of a listing; "" without any."""
+    if "s3" in files.protocol:
+        bucket, _, key = root.partition("/")
+        page = files.call_s3("list_objects_v2", Bucket=bucket, Prefix=f"{key}/" if key else "", MaxKeys=100)
+        below = (f"{bucket}/{each['Key']}" for each in page.get("Contents", ()) if each["Size"])
+        return next(below, "") or (root if files.isfile(root) else "")
+    below = (f"{folder}/{name}" for folder, _, names in files.walk(root) for name in names)
+    return next(below, "") or next(iter(paths_below(files, root)), "")
 
 
 def write_fault(uri: str) -> str:

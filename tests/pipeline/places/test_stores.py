@@ -63,7 +63,7 @@ def test_a_source_is_read_by_one_object(bucket: str) -> None:
     assert "NoSuchBucket" in read_fault("s3://no-such-bucket/a")
     s3.put_object(Bucket=bucket, Key="a/folder/", Body=b"")
     s3.put_object(Bucket=bucket, Key="a-sibling.jsonl", Body=b"{}")
-    assert read_fault(f"s3://{bucket}/a") == f"s3://{bucket}/a holds no object"
+    assert read_fault(f"s3://{bucket}/a") == f"s3://{bucket}/a holds no object. Correct it, or export there first."
     s3.put_object(Bucket=bucket, Key="a/folder/1.jsonl", Body=b"{}")
     assert read_fault(f"s3://{bucket}/a") == read_fault(f"s3://{bucket}/a-sibling.jsonl") == ""
 

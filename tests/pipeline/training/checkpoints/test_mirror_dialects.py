@@ -34,6 +34,8 @@ def keys(bucket: str, s3_endpoint: str) -> set[str]:
     return {key for each in listed if (key := each["Key"].partition(f"{FOLDER}/")[2]).startswith("step-")}
 
 
+@pytest.mark.situation("01-s3-delete-wants-md5", "right")
+@pytest.mark.situation("02-s3-put-refuses-checksums", "right")
 @pytest.mark.parametrize("refused", one_and_variants([" ".join(DIALECTS), *DIALECTS]))
 def test_a_mirror_is_kept_and_cleared_in_any_dialect(
     tmp_path: Path, bucket: str, s3_endpoint: str, refused: str, monkeypatch: pytest.MonkeyPatch
@@ -86,6 +88,7 @@ def test_a_clear_that_is_cut_leaves_what_nobody_trusts(tmp_path: Path, monkeypat
     assert MANIFEST not in gone[0] and MANIFEST in gone[1] and mirror.manifests() == []
 
 
+@pytest.mark.situation("03-s3-keys-renewed-in-the-file", "right")
 def test_keys_that_were_renewed_are_read_anew(tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     valid, file = tmp_path / "valid", tmp_path / "credentials"
 
@@ -113,6 +116,7 @@ def test_keys_that_were_renewed_are_read_anew(tmp_path: Path, bucket: str, monke
         assert training(tmp_path / "third", f"s3://{bucket}/runs").newest() == "step-000003"
 
 
+@pytest.mark.situation("04-s3-bucket-of-the-mirror-missing", "right")
 def test_only_an_empty_prefix_in_a_bucket_begins_at_step_0(tmp_path: Path, bucket: str) -> None:
     assert training(tmp_path / "first", f"s3://{bucket}/runs").newest() is None
     with pytest.raises(ConnectionError, match=r"NoSuchBucket.* correct its name.* Start again when the mirror answers"):
