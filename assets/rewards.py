@@ -20,10 +20,11 @@ from pipeline.rewards.reward_model.records import RewardModelReport, Thumb
 from pipeline.rewards.reward_model.stage import train_reward_model
 from pipeline.selection.draw import SAMPLES, FreshSamples
 from pipeline.selection.samples import Scorers, sample
-from pipeline.selection.trainable import consented, rated_rows
+from pipeline.selection.trainable import rated_rows
 from pipeline.serving.engines import open_engine
 from pipeline.traces.erased import shared_lock
 from pipeline.traces.records import GovernedTraces
+from pipeline.traces.scope import consented
 from pipeline.views.iteration import reward_distribution
 
 

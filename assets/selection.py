@@ -17,7 +17,7 @@ from pipeline.selection.cost import expect, parameters
 from pipeline.selection.draw import FreshSamples
 from pipeline.selection.preferences import PreferenceDataset, ScoredSamples, build
 from pipeline.selection.samples import metadata_of
-from pipeline.selection.trainable import consented
+from pipeline.traces.scope import consented
 from pipeline.training.plan import TrainingPlan, plan_training
 from pipeline.views.iteration import EVIDENCE, decision_sentence, evidence_rows
 

@@ -18,8 +18,8 @@ from pipeline.core import layout
 from pipeline.core.iteration import Iteration
 from pipeline.registry.live import MetricsSender
 from pipeline.selection.preferences import PreferenceDataset
-from pipeline.selection.trainable import consented
 from pipeline.traces.erased import shared_lock
+from pipeline.traces.scope import consented
 from pipeline.training.account import typical
 from pipeline.training.launch import train
 from pipeline.training.plan import TrainingPlan

@@ -36,11 +36,10 @@ from pipeline.rewards.verifiers import Grader
 from pipeline.rollout.record import JudgedCandidate
 from pipeline.selection.draw import SAMPLES
 from pipeline.selection.preferences import ScoredSamples, build
-from pipeline.selection.trainable import consented
 from pipeline.serving.transformers_engine import TransformersEngine
 from pipeline.traces.context import IterationContext
 from pipeline.traces.materialize import materialize
-from pipeline.traces.scope import Producer
+from pipeline.traces.scope import Producer, consented
 from pipeline.traces.sources.protocol import Address
 from pipeline.traces.unrendered import refuse_unrendered_rows
 from pipeline.training.launch import train

@@ -26,13 +26,13 @@ from pipeline.recipe.suites import TracesSuite
 from pipeline.rewards.reviews import survey
 from pipeline.rewards.verifiers import Outcome
 from pipeline.selection.clusters import cluster
-from pipeline.selection.trainable import HeldApart, agreed
+from pipeline.selection.trainable import HeldApart
 from pipeline.serving import inference
 from pipeline.traces.context import IterationContext, StageContext
 from pipeline.traces.erased import shared_lock
 from pipeline.traces.lake import open_lake
 from pipeline.traces.materialize import window_of
-from pipeline.traces.scope import where
+from pipeline.traces.scope import agreed, where
 
 LARGEST_SHARE = 0.2
 """Of the window's prompts, at most: training needs the others."""

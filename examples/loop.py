@@ -24,9 +24,7 @@ from pipeline.recipe.sources import DemoSource
 from pipeline.recipe.suites import ItemsSuite
 from pipeline.rewards.label import label_traces
 from pipeline.rewards.verifiers import Grader
-from pipeline.selection.consent import consented
 from pipeline.selection.cost import expect, parameters
-from pipeline.selection.evidence import Trust
 from pipeline.selection.preferences import build
 from pipeline.serving.endpoint import ServingAddresses
 from pipeline.serving.transformers_engine import sampler
@@ -34,7 +32,7 @@ from pipeline.traces.context import IterationContext, StageContext
 from pipeline.traces.lake import local_lake
 from pipeline.traces.materialize import materialize
 from pipeline.traces.records import GovernedTraces
-from pipeline.traces.scope import Producer
+from pipeline.traces.scope import Producer, consented
 from pipeline.traces.sources.protocol import Address
 from pipeline.training.launch import train
 from pipeline.training.plan import plan_training
@@ -72,10 +70,9 @@ def main(folder: str, *overrides: str) -> GateVerdict | None:
         return consented(store, work.lake, iteration.dataset)
 
     apart = held_apart(work, labels.dataset, datetime.now(UTC))
-    preferences = build(work, labels.dataset, apart, agreed, Trust(human=labels.human_noise))
-    compute = recipe.compute
+    preferences = build(work, labels.dataset, apart, agreed, labels.human_noise)
     size = parameters(champion.uri)
-    cost = expect(preferences.evidence, recipe.training, compute.accelerator, size, compute.devices)
+    cost = expect(preferences.evidence, recipe.training, recipe.compute.accelerator, size)
     plan = plan_training(work, preferences, cost, agreed)
     print(f"method {plan.decision.method}: {'; '.join(plan.decision.reasons)}")
 

@@ -234,7 +234,7 @@ def check_launch(recipe: Recipe, plan: TrainingPlan, plan_path: Path) -> LaunchC
         gang = evaluation_gang(plan.iteration, NO_DIGEST, path, recipe.compute)
         findings += lint_gang(gang, render(gang))
     modelled = plan.decision.expected.get(method.kind)
-    cost = _bill(recipe, method, modelled.hours if modelled is not None else None)
+    cost = _bill(recipe, method, modelled.device_hours / recipe.compute.devices if modelled is not None else None)
     refusal = over_budget(cost, recipe.compute.budget_usd)
     errors = [finding for finding in findings if finding.severity == "error"]
     return LaunchCheck(

@@ -4,6 +4,7 @@
 from os.path import relpath
 from pathlib import Path, PurePath
 from typing import Annotated, NamedTuple
+from urllib.parse import quote, unquote
 
 from pydantic import AfterValidator, PlainSerializer, ValidationInfo
 
@@ -72,13 +73,9 @@ Uri = Annotated[
 
 def sqlite_url(file: Path) -> str:
     """SQLAlchemy's address of a database's file, in which a % or ? of the path is quoted."""
-    from sqlalchemy import URL
-
-    return URL.create("sqlite", database=str(file)).render_as_string()
+    return f"sqlite:///{quote(str(file), safe=' +/')}"
 
 
 def sqlite_file(url: str) -> Path | None:
     """The inverse of `sqlite_url`; None for another database."""
-    from sqlalchemy import make_url
-
-    return Path(make_url(url).database or "") if url.startswith("sqlite:") else None
+    return Path(unquote(url.partition("///")[2].partition("?")[0])) if url.startswith("sqlite:") else None

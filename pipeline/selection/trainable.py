@@ -3,30 +3,21 @@ an evaluation asks, and without what the model's context has no room for."""
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-import pyarrow as pa
 import pyarrow.parquet as pq
-from pyarrow.compute import Expression
 
-from pipeline.core import layout
 from pipeline.core.model_files import context_of
-from pipeline.core.storage import DatasetRef, Store
+from pipeline.core.storage import DatasetRef
 from pipeline.recipe import Training
 from pipeline.rewards.reward_model.records import Thumb
 from pipeline.selection.clusters import cluster
 from pipeline.selection.contamination import ContaminationReport, Hit, Index, contents
 from pipeline.selection.pairing import LabelledRow, read_labels
 from pipeline.traces.arrow import pc
-from pipeline.traces.erased import forgotten
-from pipeline.traces.lake import LakeConfig, open_lake
 from pipeline.traces.pii import is_masked
-from pipeline.traces.records import Window
-from pipeline.traces.scope import where
 
-CONSENT_COLUMNS = ("trace_id", "observation_id", "consent", "user_id")
 TEMPLATE_TOKENS = 256
 """Most that a chat template is taken to add by itself."""
 
@@ -118,30 +109,6 @@ def rated_rows(
         "kept for suites": usable.frozen,
         "holds an evaluation's item": len(usable.hits),
     }
-
-
-def consented(store: Store, lake_config: LakeConfig, dataset: DatasetRef) -> frozenset[tuple[str, str]]:
-    """(trace_id, observation_id) of the dataset's rows that may be trained on now. Call it inside `shared_lock`.
-    Raises ValueError when the dataset is not in this store."""
-    window = store.read(layout.window(dataset.digest), Window)
-    if window is None:
-        raise ValueError(f"{store.root} has no dataset {dataset.digest[:12]}. Materialise the traces again.")
-    return agreed(store, lake_config, window.days, where(window.scope))
-
-
-def agreed(
-    store: Store, lake_config: LakeConfig, days: Collection[str], rows: Expression | None = None
-) -> frozenset[tuple[str, str]]:
-    """The same of all that the table has of these days (of `rows` where they are given)."""
-    entry_of = cache(forgotten(store).entry)  # the table has a user's id or the pseudonym of it: both are recognised
-    kept: set[tuple[str, str]] = set()
-    with open_lake(lake_config) as lake:
-        for batch in lake.batches(days, lake.snapshot, CONSENT_COLUMNS, rows):
-            table = pa.table(batch).filter(pc.field("consent"))
-            for trace, observation, _, user in zip(*(table[name].to_pylist() for name in CONSENT_COLUMNS), strict=True):
-                if entry_of(user) is None:
-                    kept.add((trace, observation))
-    return frozenset(kept)
 
 
 def within_context(rows: Sequence[LabelledRow], folder: Path, training: Training) -> list[LabelledRow]:

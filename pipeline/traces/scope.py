@@ -1,22 +1,26 @@
 """Which rows of its days a dataset holds, by the recipe's rule (`traces.attribution`). Rows of earlier models are
 off-policy, and with the same rows after every promotion the loop would learn nothing new."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import date, datetime
-from functools import reduce
+from functools import cache, reduce
 from operator import and_
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.core.storage import ModelRef
+from pipeline.core import layout
+from pipeline.core.storage import DatasetRef, ModelRef, Store
 from pipeline.recipe.sources import IMPORTS, MODELS
 from pipeline.recipe.traces import Attribution
-from pipeline.traces.lake import Lake
+from pipeline.traces.erased import forgotten
+from pipeline.traces.lake import Lake, LakeConfig, open_lake
 from pipeline.traces.pii.columns import mask_column
-from pipeline.traces.records import DayReport, Scope
+from pipeline.traces.records import DayReport, Scope, Window
 from pipeline.traces.rows import SCHEMA
+
+CONSENT_COLUMNS = ("trace_id", "observation_id", "consent", "user_id")
 
 
 class Producer(NamedTuple):
@@ -112,3 +116,27 @@ def where(scope: Scope) -> pc.Expression | None:
 def _as_stored(names: Iterable[str]) -> frozenset[str]:
     """The names as the table has them: masked like any text."""
     return frozenset(mask_column(pa.array(sorted(names), pa.string()))[0].to_pylist())
+
+
+def consented(store: Store, lake_config: LakeConfig, dataset: DatasetRef) -> frozenset[tuple[str, str]]:
+    """(trace_id, observation_id) of the dataset's rows that may be trained on now. Call it inside `shared_lock`.
+    Raises ValueError when the dataset is not in this store."""
+    window = store.read(layout.window(dataset.digest), Window)
+    if window is None:
+        raise ValueError(f"{store.root} has no dataset {dataset.digest[:12]}. Materialise the traces again.")
+    return agreed(store, lake_config, window.days, where(window.scope))
+
+
+def agreed(
+    store: Store, lake_config: LakeConfig, days: Collection[str], rows: pc.Expression | None = None
+) -> frozenset[tuple[str, str]]:
+    """The same of all that the table has of these days (of `rows` where they are given)."""
+    entry_of = cache(forgotten(store).entry)  # the table has a user's id or the pseudonym of it: both are recognised
+    kept: set[tuple[str, str]] = set()
+    with open_lake(lake_config) as lake:
+        for batch in lake.batches(days, lake.snapshot, CONSENT_COLUMNS, rows):
+            table = pa.table(batch).filter(pc.field("consent"))
+            for trace, observation, _, user in zip(*(table[name].to_pylist() for name in CONSENT_COLUMNS), strict=True):
+                if entry_of(user) is None:
+                    kept.add((trace, observation))
+    return frozenset(kept)

@@ -25,10 +25,11 @@ from pipeline.rewards.label import label_traces
 from pipeline.rewards.records import RewardLabels
 from pipeline.rewards.verifiers import Grade, VerifierTask
 from pipeline.selection.preferences import PreferenceDataset, build
-from pipeline.selection.trainable import HeldApart, consented
+from pipeline.selection.trainable import HeldApart
 from pipeline.serving.inference import Answer, AnswerRequest, Sampling
 from pipeline.traces.context import IterationContext
 from pipeline.traces.records import GovernedTraces
+from pipeline.traces.scope import consented
 from tests.contexts import context_of
 from tests.grading import grade
 from tests.pipeline.governance.erasure.conftest import BASE, NAME, NOW, Place, row, secret

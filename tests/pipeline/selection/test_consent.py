@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.storage import DatasetRef, Store
-from pipeline.selection.trainable import consented
 from pipeline.traces.erased import ErasedUser, add, exclusive_lock
 from pipeline.traces.lake import local_lake
 from pipeline.traces.pii import pseudonym
 from pipeline.traces.records import GovernedTraces
+from pipeline.traces.scope import consented
 from tests.contexts import mark_of
 from tests.pipeline.traces.conftest import Run, export, observation, run, store, write
 

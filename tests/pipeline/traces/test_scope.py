@@ -10,11 +10,10 @@ import pytest
 from pipeline.core.iteration import Iteration
 from pipeline.core.storage import Store, digest_json
 from pipeline.rewards.label import label_traces
-from pipeline.selection.trainable import consented
 from pipeline.traces.lake import local_lake
 from pipeline.traces.materialize import read
 from pipeline.traces.records import GovernedTraces
-from pipeline.traces.scope import Producer
+from pipeline.traces.scope import Producer, consented
 from tests.contexts import context_of
 
 from .conftest import CHAMPION, Run, observation, score, write

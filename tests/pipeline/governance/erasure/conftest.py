@@ -29,12 +29,13 @@ from pipeline.rollout.policy import policy_of
 from pipeline.rollout.propose import RolloutCandidate, propose
 from pipeline.rollout.record import JudgedCandidate, ModelVersion
 from pipeline.selection.preferences import build
-from pipeline.selection.trainable import HeldApart, consented
+from pipeline.selection.trainable import HeldApart
 from pipeline.traces.lake import LakeConfig, local_lake, open_lake
 from pipeline.traces.lake.files import write_file
 from pipeline.traces.pii import pseudonym
 from pipeline.traces.records import DayReport, FileReport, GovernedTraces, Reason, Window, day_digest
 from pipeline.traces.rows import SCHEMA
+from pipeline.traces.scope import consented
 from pipeline.training.checkpoints.mirror import CLAIM, places_of
 from pipeline.training.plan import plan_training
 from pipeline.training.result import Goodput, Health, TrainingResult

@@ -22,10 +22,11 @@ from pipeline.selection.choose import choose
 from pipeline.selection.draw import FreshSamples
 from pipeline.selection.preferences import PreferenceDataset, ScoredSamples, build
 from pipeline.selection.samples import Scorers, sample
-from pipeline.selection.trainable import HeldApart, consented
+from pipeline.selection.trainable import HeldApart
 from pipeline.serving.inference import Answer, AnswerRequest, Sampling, unanswerable
 from pipeline.traces.context import IterationContext
 from pipeline.traces.lake import local_lake
+from pipeline.traces.scope import consented
 from tests.contexts import context_of, recipe_of
 from tests.evals.conftest import DECODING
 from tests.pipeline.traces.conftest import govern, write

@@ -25,9 +25,10 @@ from pipeline.selection.draw import UNENDED, FreshSamples
 from pipeline.selection.pairing import read_labels
 from pipeline.selection.preferences import ScoredSamples, build
 from pipeline.selection.samples import Scorers, governed_rows, metadata_of, sample
-from pipeline.selection.trainable import HeldApart, consented
+from pipeline.selection.trainable import HeldApart
 from pipeline.serving.inference import Answer, AnswerRequest, InferenceEngine, Sampling
 from pipeline.traces.context import IterationContext
+from pipeline.traces.scope import consented
 from tests.contexts import context_of, stage_context
 from tests.evals.conftest import DECODING
 from tests.evals.people import DAYS, People, asked, section_of
