@@ -16,7 +16,6 @@ PARTS: dict[str, Part] = {
     "batches": answers.batches,
     "seeds": answers.seeds,
     "kills": answers.kills,
-    "journal": answers.journal,
 }
 
 

@@ -1,5 +1,5 @@
-"""What answers cost, with the embedded model and a candidate that the trainer makes of it: batches, seeds, the journal,
-and SIGKILLs of `python -m evals answer` at random instants."""
+"""What answers cost, with the embedded model and a candidate that the trainer makes of it: batches, seeds, and
+SIGKILLs of `python -m evals answer` at random instants."""
 
 import functools
 import json
@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks.contexts import quiet
 from benchmarks.kills import result_of
 from benchmarks.training import write_plan
-from evals.evaluate import EvalServices, evaluate, inference, publish_plan
+from evals.evaluate import publish_plan
 from evals.records import EvalArm, EvalPlan
 from evals.runner import Respondent, sampling
 from evals.suites import Suite, suites
@@ -33,7 +33,6 @@ from pipeline.recipe.rewards import Verifier
 from pipeline.recipe.serving import TransformersServing
 from pipeline.recipe.suites import preset_suite
 from pipeline.rewards.verifiers import Grader
-from pipeline.serving.endpoint import ServingAddresses
 from pipeline.serving.inference import Answer, AnswerRequest, answer_seed
 from pipeline.serving.transformers_engine import TransformersEngine
 
@@ -105,34 +104,13 @@ def kills(small: bool) -> dict[str, float]:
             ]
             twice += len(keys) - len(set(keys))
             same &= _bundle(store, plan) == _bundle(whole, plan)
-        again = _next_gate(whole, plan, _trained(2, small))
     print(f"  {killed} kills; evaluations: {evaluations}, of {4 * items:,} answers")
     print(f"  the evidence has {'the same' if same else 'ANOTHER'} digest as without a kill")
     return {
         "kills": float(killed),
         "answers_asked_twice": float(twice),
         "same_evidence_after_kills": float(same),
-        "champion_answers_asked_again": float(again),
     }
-
-
-def journal(small: bool) -> dict[str, float]:
-    """Time of the runner (journal, grades, defects) over that of the bare engine, the faster of two runs of each."""
-    suite, plan = _suite(40 if small else 1000), Evaluation()
-    section = plan.model_copy(update={"samples_per_item": 2, "max_completion_tokens": 32})
-    asked = _requests(suite, 2, section.seed)
-    bare: list[float] = []
-    whole: list[float] = []
-    for _ in range(2):
-        started = time.monotonic()
-        _answers(_base(), asked, 256)
-        bare.append(time.monotonic() - started)
-        with tempfile.TemporaryDirectory() as folder, closing(Grader(Verifier())) as check:
-            check([])
-            started = time.monotonic()
-            _arm(_base(), suite, section, check, Store(folder))
-            whole.append(time.monotonic() - started)
-    return {"overhead_to_sampler": min(whole) / min(bare)}
 
 
 def _base() -> ModelRef:
@@ -225,12 +203,3 @@ def _bundle(store: Store, plan: EvalPlan) -> str:
             for name in ("measurement.json", "arithmetic/champion.jsonl")
         }
     )
-
-
-def _next_gate(store: Store, plan: EvalPlan, candidate: CheckpointRef) -> int:
-    """Answers of the champion that a gate on another candidate asks again."""
-    before = {file: file.read_bytes() for file in _journals(store)}
-    another = _plan(store, len(suites(store, plan.section)[0].items), candidate, 256, "another")
-    with inference(store, another.section, ServingAddresses(), quiet) as engine, closing(Grader(Verifier())) as check:
-        evaluate(store, another, EvalServices(engine, check), quiet)
-    return sum(file.read_bytes() != content for file, content in before.items())

@@ -47,6 +47,7 @@ def tables(storage: Path) -> set[str]:
         return {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
 
 
+@pytest.mark.situation("18-odd-paths", "right")
 @pytest.mark.slow
 def test_commands_that_begin_at_once_all_find_the_storage(tmp_path: Path) -> None:
     storage = tmp_path / "a%2Fb ?#ü [1]" / "storage"

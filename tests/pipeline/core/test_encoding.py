@@ -42,6 +42,7 @@ def latin_1(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "LC_ALL": name, "LOCPATH": str(folder)}
 
 
+@pytest.mark.situation("20-latin-1-locale", "right")
 def test_texts_stay_the_same_in_another_locale(tmp_path: Path, latin_1: dict[str, str]) -> None:
     (tmp_path / "text").write_bytes(TEXT.encode())
     command = [sys.executable, "-c", PROGRAM, str(tmp_path)]

@@ -22,6 +22,7 @@ print(account(), environment().mark_keys.place, mlflow_client(sys.argv[1]).creat
 """
 
 
+@pytest.mark.situation("19-user-without-a-name", "right")
 def test_a_user_id_without_a_name_and_a_home_works(tmp_path: Path) -> None:
     nobody = ["unshare", "-U", "--map-user=12345", "--map-group=12345"]
     try:

@@ -99,6 +99,7 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.situation("09-mlflow-answers-called-no-answer", "refused_before_paid")
 @pytest.mark.parametrize("kind", REFUSALS)
 def test_a_no_is_told_as_it_came(server: str, tmp_path: Path, kind: str) -> None:
     options, message = REFUSALS[kind]
@@ -171,6 +172,7 @@ def test_a_deleted_run_is_restored(server: str, tmp_path: Path) -> None:
     assert try_out(MlflowAddresses(server), name, 0) == []
 
 
+@pytest.mark.situation("11-mlflow-gc-under-a-version", "right")
 def test_files_that_gc_removed_are_put_there_again(server: str, server_folder: Path, tmp_path: Path) -> None:
     client, name = MlflowClient(server, server), "collected"
     first = keep(tmp_path, server, name)

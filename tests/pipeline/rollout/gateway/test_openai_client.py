@@ -54,6 +54,7 @@ def test_each_arm_answers_the_client(gateway: World, client: openai.OpenAI, arm:
     assert slot.headers[-1]["Authorization"] == "Bearer a-key"
 
 
+@pytest.mark.situation("16-gateway-behind-nginx", "right")
 def test_a_stream_is_read_piece_by_piece(gateway: World, client: openai.OpenAI) -> None:
     with client.chat.completions.stream(model="any", messages=QUESTION, user=user_of("canary")) as pieces:
         words = [piece.delta for piece in pieces if piece.type == "content.delta"]

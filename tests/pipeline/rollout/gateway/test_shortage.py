@@ -46,6 +46,7 @@ def refused_of(gateway: World, answer: httpx2.Response) -> str:
     return reason
 
 
+@pytest.mark.situation("15-gateway-full-disk", "right")
 @pytest.mark.parametrize("room", [0, 300])
 def test_what_waits_for_a_full_disk_is_written_later(gateway: World, room: int) -> None:
     file = served_file(gateway)
@@ -104,6 +105,7 @@ def without_files(pid: int) -> Generator[None]:
         resource.prlimit(pid, FILES, (soft, hard))
 
 
+@pytest.mark.situation("14-gateway-open-files", "right")
 def test_a_gateway_without_files_blames_no_model(tmp_path: Path) -> None:
     own = resource.getrlimit(FILES)
     resource.setrlimit(FILES, (min(256, own[1]), own[1]))
@@ -130,6 +132,7 @@ def test_a_gateway_without_files_blames_no_model(tmp_path: Path) -> None:
         assert [(arm.sum().requests, arm.sum().errors) for arm in (look.champion, look.canary)] == [(0, 0), (0, 0)]
 
 
+@pytest.mark.situation("14-gateway-open-files", "right")
 def test_more_callers_than_files_are_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     python, callers, streams = tmp_path / "python", 200, 32
     python.write_text(f'#!/bin/sh\nulimit -n 128\nexec "{sys.executable}" "$@"\n')

@@ -43,6 +43,7 @@ def test_an_export_in_s3_is_read_as_it_is_now(bucket: str, export: Path) -> None
         LangfuseExport("s3://no-such-bucket/prefix").parts()
 
 
+@pytest.mark.situation("07-s3-folder-objects", "right")
 def test_folder_objects_and_hidden_folders_are_no_files(bucket: str) -> None:
     of_tools = ["_temporary/0/x.jsonl", "_delta_log/1.json", "days/.ipynb_checkpoints/x.jsonl", "_SUCCESS"]
     for name in ("", "days/", "days_$folder$", *of_tools, "days/1 %2F#?.jsonl"):
