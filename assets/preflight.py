@@ -123,8 +123,10 @@ def _places(deployment: Deployment, recipe: Recipe, stages: Container[str], lack
     if recipe.evaluation.serving.kind == "endpoint" and read.serving.endpoint.url:
         endpoints["SERVING"] = read.serving.endpoint
     records = "policy_checkpoint" in stages or "model_version" in stages
-    mirror = recipe.training.checkpoints.mirror if "policy_checkpoint" in stages else None
-    return Places(source, lake, mirror, deployment.mlflow() if records else None, endpoints)
+    written = {"training.checkpoints.mirror": recipe.training.checkpoints.mirror} if records else {}
+    written |= {"rollout.export_to": recipe.rollout.export_to} if "canary" in stages else {}
+    stores = {field: uri for field, uri in written.items() if uri}
+    return Places(source, lake, stores, deployment.mlflow() if records else None, endpoints)
 
 
 def _base(deployment: Deployment, recipe: Recipe) -> Lines:

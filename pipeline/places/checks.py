@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import httpx2
 
-from pipeline.core.objects import is_bucket
 from pipeline.core.redaction import redacted
 from pipeline.places import mlflow, stores
 from pipeline.places.disk import ADAPTER_SHARE, folder_faults, model_bytes, socket_faults, space_faults
@@ -30,7 +29,8 @@ class Places(NamedTuple):
 
     source: Address | None = None
     lake: LakeConfig | None = None
-    mirror: str | None = None
+    stores: Mapping[str, str] = {}
+    """By the recipe's field: addresses and folders below which a run keeps files."""
     mlflow: MlflowAddresses | None = None
     endpoints: Mapping[str, Endpoint] = {}
     """By the beginning of the names of the variables that give them: JUDGE, SERVING."""
@@ -43,11 +43,10 @@ def place_faults(recipe: Recipe, places: Places) -> list[str]:
         socket_faults,
         *(lambda each=each: source_faults(each) for each in (places.source.each() if places.source else ())),
         *(lambda each=each: _endpoint_faults(*each) for each in places.endpoints.items()),
+        *(lambda each=each: _written(*each, lambda: stores.write_fault(each[1])) for each in places.stores.items()),
     ]
     if (lake := places.lake) is not None:
         tries.append(lambda: _lake_faults(lake))
-    if mirror := places.mirror:
-        tries.append(lambda: _written("training.checkpoints.mirror", mirror, lambda: stores.write_fault(mirror)))
     if (addresses := places.mlflow) is not None:
         size = round(ADAPTER_SHARE * model_bytes(recipe))
         tries.append(lambda: mlflow.try_out(addresses, recipe.base_model.name, size))
@@ -64,7 +63,7 @@ def source_faults(address: Address) -> list[str]:
         source = open_source(address)
         if isinstance(source, Probed):
             source.probe()
-        elif not is_bucket(address.uri):
+        elif "://" not in address.uri.removeprefix("file://"):
             source.parts()
         elif fault := stores.read_fault(address.uri):
             return [f"{field}.uri: {fault}"]

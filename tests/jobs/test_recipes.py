@@ -105,16 +105,6 @@ def test_a_step_splits_over_the_devices(name: str) -> None:
         assert settings.batch_size % devices == 0
 
 
-@pytest.mark.parametrize("kind", ["dpo", "sft", "kto"])
-def test_open_questions_may_be_trained_on_by_each_method_of_trl(kind: str) -> None:
-    chosen = recipe(f"{SPOT}_dpo", f"selection.method={kind}")
-    settings = getattr(chosen.training, kind)
-    assert settings.batch_size % (settings.trainer_args["per_device_train_batch_size"] * chosen.compute.devices) == 0
-    assert kind == "dpo" or settings.kl_stop is None, "nothing is validated"
-    assert chosen.samples is not None and chosen.samples.serving == chosen.evaluation.serving
-    assert chosen.rewards.judge is not None
-
-
 @pytest.mark.parametrize(
     ("name", "figures"),
     [

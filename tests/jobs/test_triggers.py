@@ -11,7 +11,7 @@ import pytest
 
 from assets.records import Ending, conclude
 from jobs.definitions import definitions
-from jobs.sensors import champion_changed, feedback_drift, new_labels_came
+from jobs.sensors import champion_changed, feedback_drift, new_labels_came, schedules_of
 from jobs.triggers import champion_quality, lately, new_labels
 from pipeline.core.iteration import Iteration
 from pipeline.core.storage import ModelRef
@@ -195,3 +195,14 @@ def test_crons_are_the_recipes(tmp_path: Path) -> None:
     for cron in ("*/30 3 1-7 JAN,feb mon-fri", "0 0 1 1 *"):
         recipe = deployment(tmp_path, [f"automation.iteration_cron='{cron}'"]).recipe()
         assert recipe.automation.iteration_cron == cron
+
+
+@pytest.mark.situation("23-schedules-and-summer-time", "right")
+@pytest.mark.parametrize("first", [datetime(2026, 3, 27, tzinfo=UTC), datetime(2026, 10, 23, tzinfo=UTC)])
+@pytest.mark.parametrize("cron", ["30 2 * * *", "0 3 * * *"])
+def test_a_night_has_one_run_where_clocks_change(tmp_path: Path, cron: str, first: datetime) -> None:
+    zone = ["automation.timezone=Europe/Berlin", f"automation.iteration_cron='{cron}'"]
+    section = deployment(tmp_path, zone).recipe().automation
+    jobs = {name: definitions.resolve_job_def(name) for name in (LOOP, "label_traces", "lake_upkeep")}
+    nights = schedules_of(section, jobs)[0].execution_time_iterator(first.timestamp())
+    assert [next(nights).day - first.day for _ in range(4)] == [0, 1, 2, 3]

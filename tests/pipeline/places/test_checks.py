@@ -9,7 +9,6 @@ import threading
 from contextlib import closing
 from datetime import date
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +63,12 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     wrong = recipe(tmp_path, "base_model.uri=/models/none", f"data_root={tmp_path / 'file' / 'data'}")
     source = ExportSource(kind="langfuse_export", uri="/exports/none")
-    places = lake("file:///proc/lake")._replace(source=Address(source, source.uri), mirror="/proc/mirror")
+    places = lake("file:///proc/lake")._replace(
+        source=Address(source, source.uri), stores={"training.checkpoints.mirror": "/proc/mirror"}
+    )
     faults = place_faults(wrong, places)
     fields = [fault.split(":")[0] for fault in faults]
-    assert fields == [
-        "data_root", "traces.source", "traces.lake.warehouse", "training.checkpoints.mirror"
-    ]  # fmt: skip
+    assert fields == ["data_root", "traces.source", "rollout.export_to", "traces.lake.warehouse"]
     assert all(fault.endswith(".") and "\n" not in fault for fault in faults)
 
 
@@ -116,11 +115,6 @@ def test_a_database_is_reached_and_its_query_asked(tmp_path: Path) -> None:
         assert "no such table: calls" in fault and fault.endswith("TRACES_DATABASE_URL and traces.source.query.")
         connection.executescript("CREATE TABLE calls (q, a, at); INSERT INTO calls VALUES ('Q', 'A', '2026-01-05')")
     assert of(section, f"sqlite:///{url}") == []
-
-
-@pytest.mark.skipif(bool(find_spec("gcsfs")), reason="gcsfs is installed")
-def test_a_bucket_without_its_driver_names_it() -> None:
-    assert "gcsfs" in (fault := export("gs://bucket/langfuse")[0]) and fault.endswith("preference-tuning[gs].")
 
 
 def test_a_store_that_is_not_s3_is_listed() -> None:
