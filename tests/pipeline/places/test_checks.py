@@ -52,9 +52,8 @@ def test_a_launch_that_can_go_well_has_no_fault(tmp_path: Path) -> None:
     (tmp_path / "observations_v2").mkdir()
     (tmp_path / "observations_v2" / "a.jsonl").write_text("{}\n", encoding="utf-8")
     before = sorted(tmp_path.rglob("*"))
-    places = lake(f"file://{tmp_path / 'lake'}")._replace(
-        source=Address(source, source.uri), mirror=str(tmp_path / "m")
-    )
+    written = {"training.checkpoints.mirror": str(tmp_path / "mirror")}
+    places = lake(f"file://{tmp_path / 'lake'}")._replace(source=Address(source, source.uri), stores=written)
     assert place_faults(recipe(tmp_path), places) == []
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -63,11 +62,9 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     wrong = recipe(tmp_path, "base_model.uri=/models/none", f"data_root={tmp_path / 'file' / 'data'}")
     source = ExportSource(kind="langfuse_export", uri="/exports/none")
-    places = lake("file:///proc/lake")._replace(
-        source=Address(source, source.uri), stores={"training.checkpoints.mirror": "/proc/mirror"}
-    )
-    faults = place_faults(wrong, places)
-    fields = [fault.split(":")[0] for fault in faults]
+    written = {"rollout.export_to": "/proc/models"}
+    places = lake("file:///proc/lake")._replace(source=Address(source, source.uri), stores=written)
+    fields = [fault.split(":")[0] for fault in (faults := place_faults(wrong, places))]
     assert fields == ["data_root", "traces.source", "rollout.export_to", "traces.lake.warehouse"]
     assert all(fault.endswith(".") and "\n" not in fault for fault in faults)
 
