@@ -64,7 +64,8 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
     source = ExportSource(kind="langfuse_export", uri="/exports/none")
     written = {"rollout.export_to": "/proc/models"}
     places = lake("file:///proc/lake")._replace(source=Address(source, source.uri), stores=written)
-    fields = [fault.split(":")[0] for fault in (faults := place_faults(wrong, places))]
+    faults = place_faults(wrong, places)
+    fields = [fault.split(":")[0] for fault in faults]
     assert fields == ["data_root", "traces.source", "rollout.export_to", "traces.lake.warehouse"]
     assert all(fault.endswith(".") and "\n" not in fault for fault in faults)
 
