@@ -97,11 +97,7 @@ def kills(small: bool) -> dict[str, float]:
                         process.send_signal(signal.SIGKILL)
                     assert process.wait() in (0, -signal.SIGKILL)
                 killed += not _done(store, plan)
-            keys = [
-                (file, json.loads(line)["answer"]["key"])
-                for file in _journals(store)
-                for line in file.open(encoding="utf-8")
-            ]
+            keys = [(file, json.loads(line)["answer"]["key"]) for file in _journals(store) for line in file.open("rb")]
             twice += len(keys) - len(set(keys))
             same &= _bundle(store, plan) == _bundle(whole, plan)
     print(f"  {killed} kills; evaluations: {evaluations}, of {4 * items:,} answers")
@@ -197,9 +193,5 @@ def _journals(store: Store) -> list[Path]:
 def _bundle(store: Store, plan: EvalPlan) -> str:
     """Of the evidence what does not hang on the batch size, which the section names."""
     folder = store.path(plan.path("evidence"))
-    return json.dumps(
-        {
-            name: (folder / name).read_text(encoding="utf-8")
-            for name in ("measurement.json", "arithmetic/champion.jsonl")
-        }
-    )
+    names = ("measurement.json", "arithmetic/champion.jsonl")
+    return json.dumps({name: (folder / name).read_text(encoding="utf-8") for name in names})

@@ -80,10 +80,7 @@ def survive(zygote: Zygote, plan: Path, dice: random.Random, kills: int, whole_s
     while not plan.with_name("result.json").exists():
         sent = dice.choice([signal.SIGKILL, signal.SIGTERM]) if len(attempts) < kills else None
         attempts.append(zygote.attempt(plan, sent, dice.uniform(0, whole_s)))
-        assert attempts[-1].code in (0, 143, -signal.SIGKILL, -signal.SIGTERM), (
-            attempts,
-            zygote.output.read_text(encoding="utf-8"),
-        )
+        assert attempts[-1].code in (0, 143, -signal.SIGKILL, -signal.SIGTERM), (attempts, zygote.output.read_bytes())
     return attempts
 
 

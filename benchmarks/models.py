@@ -169,9 +169,7 @@ def main() -> None:
         if chosen.write:
             before, _, rest = PAGE.read_text(encoding="utf-8").partition(MARKS[0])
             after = rest.partition(MARKS[1])[2]
-            PAGE.write_text(
-                "\n".join([f"{before}{MARKS[0]}", *matrix(ordered), f"{MARKS[1]}{after}"]), encoding="utf-8"
-            )
+            PAGE.write_bytes("\n".join([f"{before}{MARKS[0]}", *matrix(ordered), f"{MARKS[1]}{after}"]).encode())
     print(json.dumps({**last, "seconds": round(time.monotonic() - begun)}))
 
 

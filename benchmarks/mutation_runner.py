@@ -115,9 +115,8 @@ class Runner:
             os.killpg(pid, signal.SIGKILL)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         status = ("passed" if code == 0 else "failed") if ended else "timed out"
-        return Trial(
-            status, round(time.monotonic() - began, 2), failed.read_text(encoding="utf-8") if failed.is_file() else ""
-        )
+        why = failed.read_text(encoding="utf-8") if failed.is_file() else ""
+        return Trial(status, round(time.monotonic() - began, 2), why)
 
     def _test(self, failed: Path, notes: Path | None) -> None:
         sys.dont_write_bytecode = notes is None

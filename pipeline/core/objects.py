@@ -72,6 +72,8 @@ def opened(uri: str, *, is_quick: bool = False, **options: Any) -> tuple[Any, st
         defaults = {name: (name, f"AWS_{name.upper()}", value, type(value)) for name, value in wanted.items()}
         timeouts = {"connect_timeout": min(read_s, CONNECT_S), "read_timeout": read_s}
         options |= {"session_vars": defaults, "config_kwargs": timeouts}
+    elif uri.startswith(("gs://", "gcs://")):
+        options |= {"session_kwargs": {"trust_env": True}}  # HTTPS_PROXY, which other drivers read by themselves
     try:
         files, path = url_to_fs(uri, use_listings_cache=False, skip_instance_cache=True, **options)
     except (ImportError, ValueError) as error:

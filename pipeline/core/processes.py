@@ -73,15 +73,11 @@ class PipedProcess(NamedTuple):
 @contextmanager
 def piped(command: Sequence[str]) -> Generator[PipedProcess]:
     """A process that is killed when the block ends, however it ends: an interrupted step leaves none behind."""
+    environment = {**os.environ, **UTF8}
     with (
         tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors,
         subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            encoding="utf-8",
-            env={**os.environ, **UTF8},
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, encoding="utf-8", env=environment
         ) as process,
     ):
         try:

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import date
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -56,16 +56,22 @@ class Refusing(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture
-def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Listener]:
+@contextmanager
+def listening() -> Iterator[Listener]:
     with Listener() as server:
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture
+def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Listener]:
+    with listening() as server:
         for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy"):
             monkeypatch.setenv(name, server.url)
         for name in CHECKSUMS:  # the table's client sets them
             monkeypatch.setenv(f"AWS_{name.upper()}", "when_required")
         yield server
-        server.shutdown()
 
 
 def ask_a_model(url: str) -> None:
@@ -112,10 +118,7 @@ def test_a_proxy_takes_all_but_what_stays_here(client: str, proxy: Listener) -> 
         CLIENTS[client](AWAY)
     assert proxy.asked and all(path.startswith(AWAY) for path in proxy.asked)
     proxy.asked.clear()
-    with Listener() as here, suppress(OSError, ValueError, MlflowException):
-        threading.Thread(target=here.serve_forever, args=(0.02,), daemon=True).start()
-        try:
+    with listening() as here:
+        with suppress(OSError, ValueError, MlflowException):
             CLIENTS[client](here.url)
-        finally:
-            here.shutdown()
-            assert here.asked and not proxy.asked
+        assert here.asked and not proxy.asked
