@@ -213,13 +213,3 @@ def test_the_key_is_nowhere_but_in_its_header(logged: io.StringIO, capsys: pytes
     assert any("<hidden>" in answer.detail for answer in answers.values())
     shown = [repr(answers), repr(decoding), *log, logged.getvalue(), out.out, out.err]
     assert not [text for text in shown if KEY in text]
-
-
-def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    with chat_server() as proxy, chat_server() as server:
-        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
-            monkeypatch.setenv(name, proxy.url.removesuffix("/v1"))
-        monkeypatch.delenv("NO_PROXY", raising=False)
-        monkeypatch.delenv("no_proxy", raising=False)
-        asked_of(server, REQUESTS[:1])
-        assert proxy.requests == []
