@@ -66,6 +66,8 @@ def check(deployment: Deployment, stages: Container[str] = STAGES, log: Log = pr
     lacks = list[str]()
     places = _places(deployment, recipe, stages, lacks)
     yield from map(problem, lacks := [*lacks, *place_faults(recipe, places)])
+    if not lacks:
+        yield fine(f"tried by what a run does there: {', '.join(places.names)}")
     if not lacks and (wrong := wrong_kind(recipe.traces.source)):
         yield fine(f"traces.source: warning: {wrong}")
     if "policy_checkpoint" in stages:

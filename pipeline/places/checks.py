@@ -35,6 +35,13 @@ class Places(NamedTuple):
     endpoints: Mapping[str, Endpoint] = {}
     """By the beginning of the names of the variables that give them: JUDGE, SERVING."""
 
+    @property
+    def names(self) -> list[str]:
+        """Of what is tried, for people."""
+        rest = {"traces.source": self.source, "traces.lake": self.lake, "MLflow": self.mlflow}
+        named = [*(name for name, place in rest.items() if place), *self.stores]
+        return ["data_root", *named, *(f"{prefix}_URL" for prefix in self.endpoints)]
+
 
 def place_faults(recipe: Recipe, places: Places) -> list[str]:
     """All at once: what a server takes seconds to refuse takes them together."""
