@@ -31,7 +31,7 @@ ADVICE = {
     "accessdenied forbidden permissionmismatch": "Grant s3:ListBucket, s3:GetObject, s3:PutObject, s3:DeleteObject, "
     "s3:AbortMultipartUpload and s3:GetBucketVersioning, or what your store calls them",
     "certificate sslerror sslcacert": "Set AWS_CA_BUNDLE to the file of the authority that signs the store's key",
-    "couldnotconnect cannotconnect timeout connectionclosed nameresolution networkconnection": "Check "
+    "couldnotconnect cannotconnect timeout connectionclosed connectionreset nameresolution networkconnection": "Check "
     "AWS_ENDPOINT_URL, the network and HTTPS_PROXY",
     "badrequest": "That is all that a HEAD says: mostly the keys are not valid any more, or the region is another",
     "filenotfounderror resourcenotfound": "It is not there: correct the address",

@@ -147,26 +147,26 @@ class Completion(NamedTuple):
     """Where no answer came after it: then `text` is empty, and `stop` is length."""
 
 
-class _Message(msgspec.Struct):
+class _ReplyMessage(msgspec.Struct):
     content: str | None = None
     tool_calls: list[Any] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
 
 
-class _Choice(msgspec.Struct):
-    message: _Message
+class _ReplyChoice(msgspec.Struct):
+    message: _ReplyMessage
     finish_reason: Literal["stop", "length", "tool_calls"]
 
 
-class _Usage(msgspec.Struct):
+class _ReplyUsage(msgspec.Struct):
     prompt_tokens: Annotated[int, msgspec.Meta(gt=0)]
     completion_tokens: Annotated[int, msgspec.Meta(ge=0)]
 
 
 class _Reply(msgspec.Struct):
-    choices: Annotated[list[_Choice], msgspec.Meta(min_length=1, max_length=1)]
-    usage: _Usage
+    choices: Annotated[list[_ReplyChoice], msgspec.Meta(min_length=1, max_length=1)]
+    usage: _ReplyUsage
     model: str | None = None
 
 

@@ -164,6 +164,7 @@ def test_a_run_nobody_typed_reads_nothing_that_ends_later(
     tmp_path: Path, dagster_instance: dg.DagsterInstance, override: str, later: str, fault: str
 ) -> None:
     place = Place(tmp_path, dagster_instance, override, "accept_demo_suite=true", "selection.method=grpo")
+    write(place.export, day_file(5), [observation()])
     refused, alone = place.run("traces", "reward_labels", later), place.run("traces", "reward_labels")
     texts = [str(each.events_for_node("traces")) for each in (refused, alone)]
     assert [fault in text for text in texts] == [True, False]

@@ -68,7 +68,7 @@ def test_a_project_of_the_wheel_is_whole(site: Path, tmp_path: Path) -> None:
         cwd=project, env={**os.environ, "PYTHONPATH": str(site)}, capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
     assert where.count(str(site)) == 2
-    assert typed(site, project, "jobs.pt", "validate", "--quick").returncode == 0
+    assert typed(site, project, "jobs.pt", "validate").returncode == 0
 
 
 @pytest.mark.variant

@@ -8,6 +8,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._utils.schedules import schedule_execution_time_iterator
 
 from assets.records import Ending, conclude
 from jobs.definitions import definitions
@@ -201,8 +202,10 @@ def test_crons_are_the_recipes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("first", [datetime(2026, 3, 27, tzinfo=UTC), datetime(2026, 10, 23, tzinfo=UTC)])
 @pytest.mark.parametrize("cron", ["30 2 * * *", "0 3 * * *"])
 def test_a_night_has_one_run_where_clocks_change(tmp_path: Path, cron: str, first: datetime) -> None:
-    zone = ["automation.timezone=Europe/Berlin", f"automation.iteration_cron='{cron}'"]
-    section = deployment(tmp_path, zone).recipe().automation
+    clock = ["automation.timezone=Europe/Berlin", f"automation.iteration_cron='{cron}'"]
+    section = deployment(tmp_path, clock).recipe().automation
     jobs = {name: definitions.resolve_job_def(name) for name in (LOOP, "label_traces", "lake_upkeep")}
-    nights = schedules_of(section, jobs)[0].execution_time_iterator(first.timestamp())
+    by_clock = schedules_of(section, jobs)[0]
+    zone = by_clock.execution_timezone
+    nights = schedule_execution_time_iterator(first.timestamp(), by_clock.cron_schedule, zone, ascending=True)
     assert [next(nights).day - first.day for _ in range(4)] == [0, 1, 2, 3]

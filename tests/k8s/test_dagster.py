@@ -39,7 +39,8 @@ def materialized(
     world: World, asset: str, deployment: Deployment, patch: pytest.MonkeyPatch
 ) -> tuple[dict[str, Any], list[str], str]:
     """What the asset shows, what its run logged, and the run's tag of the iteration."""
-    patch.setattr("assets.cluster.connect", lambda kubeconfig: world.client())
+    for module in ("cluster", "preflight"):
+        patch.setattr(f"assets.{module}.connect", lambda kubeconfig: world.client())
     patch.setattr("assets.cluster.Hooks", partial(Hooks, sleep=world.sleep))
     resources = {"deployment": deployment, "io_manager": records}
     with dg.instance_for_test() as instance:

@@ -6,8 +6,7 @@ import boto3
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
-from pipeline.training.checkpoints import MANIFEST
-from pipeline.training.checkpoints.manifest import Origin
+from pipeline.training.checkpoints.manifest import MANIFEST, Origin
 from pipeline.training.checkpoints.mirror import Mirror, MirrorFolder
 from tests.strict_s3 import strict_s3
 from tests.variants import one_and_variants
