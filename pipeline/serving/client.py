@@ -154,7 +154,7 @@ class _ReplyMessage(msgspec.Struct):
     reasoning: str | None = None
 
 
-class _ReplyChoice(msgspec.Struct):
+class _DrawnChoice(msgspec.Struct):
     message: _ReplyMessage
     finish_reason: Literal["stop", "length", "tool_calls"]
 
@@ -165,7 +165,7 @@ class _ReplyUsage(msgspec.Struct):
 
 
 class _Reply(msgspec.Struct):
-    choices: Annotated[list[_ReplyChoice], msgspec.Meta(min_length=1, max_length=1)]
+    choices: Annotated[list[_DrawnChoice], msgspec.Meta(min_length=1, max_length=1)]
     usage: _ReplyUsage
     model: str | None = None
 

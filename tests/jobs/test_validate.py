@@ -107,7 +107,7 @@ def test_a_template_that_is_missing_is_refused(
     (bare / "chat_template.jinja").unlink()
     code, _, wrong = check(places, capsys, f"base_model.uri='{bare}'")
     assert code == 1
-    assert [line for line in wrong if line.startswith("base_model.uri: chat template: there is none")]
+    assert [line for line in wrong if line.startswith("base_model.uri: chat template: error: there is none")]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def training(folder: Path, uri: str) -> Run:
 
 def up(run: Run, *steps: int) -> list[bool]:
     """Whether each checkpoint is in the mirror when the next one is saved."""
-    return [run.save(step) is not None and run.checkpoints.drain(WAIT_S) for step in steps]
+    return [run.save(step) is not None and run.checkpoints.uploads.drain(WAIT_S) for step in steps]
 
 
 def keys(bucket: str, s3_endpoint: str) -> set[str]:
