@@ -43,7 +43,7 @@ def main() -> int:
     is_small = options.parse_args().small
     situations = Situations()
     chosen = "situation and not slow" if is_small else "situation"
-    code = pytest.main(["-q", "-m", chosen, "--durations=0", "tests"], plugins=[situations])
+    code = pytest.main(["-q", "-m", chosen, "--durations=3", "tests"], plugins=[situations])
     for name, outcome in sorted(situations.outcomes.items()):
         print(f"{outcome:<20} {name}")
     with tempfile.TemporaryDirectory() as root:
