@@ -69,8 +69,10 @@ def marks_of(row: Any) -> dict[str, Any]:
 
 def marked(metadata: str, **marks: Any) -> str:
     """Metadata with texts and lists that the source has of who answered; an own key of that name stays as it is."""
-    given = {key: decoded(value) if key == "tags" else value for key, value in marks.items()}
-    given = {key: value for key, value in given.items() if value and isinstance(value, str | list)}
+    given = {key: value for key, value in marks.items() if value}
+    if "tags" in given:
+        given["tags"] = decoded(given["tags"])
+    given = {key: value for key, value in given.items() if value and isinstance(value, (str, list))}
     if not given:
         return metadata
     if metadata[1:].lstrip() == "}" or any(f'"{key}"' in metadata for key in given):

@@ -150,7 +150,8 @@ def plain_trace(line: int, text: bytes) -> Trace | None:
         metadata = str(row.metadata, "utf-8")
     except (ValueError, RecursionError):
         return None
-    if answer.role != "assistant" or metadata[0] != "{" or any(ODD(each.content) for each in (answer, *messages)):
+    texts = [answer.content, *[each.content for each in messages]]
+    if answer.role != "assistant" or metadata[0] != "{" or any(map(ODD, texts)):
         return None
     return Trace(
         trace_id=row.trace_id,
