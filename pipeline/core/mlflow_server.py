@@ -55,7 +55,7 @@ def mlflow_answers(*addresses: str) -> Generator[None]:
     """Raises ConnectionError where MLflow gives no answer, and ValueError where it answers with an error."""
     try:
         yield
-    except Exception as error:
+    except Exception as error:  # boundary: MLflow; what is not its own goes on
         from mlflow.exceptions import MlflowException
         from requests import HTTPError, RequestException
 
