@@ -25,7 +25,7 @@ help:
 	@echo "make test-vllm  the tests that ask a vLLM server, on this CPU; sets .venv-vllm up"
 	@echo "make test-transformers4  exports in transformers 4.57; sets .venv-transformers4 up"
 	@echo "make lint   ruff, import-linter and pyright"
-	@echo "make clean  forget every iteration: shows what is in .dagster/ and data/; CONFIRM=yes removes it, and keeps the audit log"
+	@echo "make clean  forget every iteration: shows .dagster/ and each data root; CONFIRM=yes removes what runs wrote, and keeps the audit logs"
 
 run: .venv/installed
 	@dagster job launch -j preference_tuning

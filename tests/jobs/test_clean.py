@@ -9,15 +9,23 @@ import pytest
 from jobs.clean import main
 from tests.loop import ROOT
 
-KEPT = ("audit/log.jsonl", "erasures/p.json", "traces/erased.json")
-LEFT = (*(f"data/{name}" for name in KEPT), "data/iterations/1/model", ".dagster/workers/1.log")
+KEPT = tuple(
+    f"{root}/{name}" for root in ("data", "data/own", "big") for name in ("audit/log.jsonl", "erasures/p.json")
+)
+SUITES = ("data/own/suite.jsonl", "data/suites/mine.jsonl")
+"""Written by hand."""
+LEFT = (
+    *(*KEPT, "data/own/traces/erased.json", *SUITES, "data/iterations/1/model", "big/lake/catalog.db"),
+    *("data/suites/arithmetic-seed-11-items-400.jsonl", ".dagster/workers/1.log"),
+)
+MOVED = {*KEPT, "data/own/traces/erased.json"}
 
 
 @pytest.fixture
 def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, with what a few iterations leave."""
+    """The working directory, with what iterations on three data roots leave, one of them within another."""
     for name in LEFT:
-        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -28,17 +36,18 @@ def contents(clone: Path) -> set[str]:
 
 
 def is_clean(clone: Path) -> bool:
-    """Everything is gone but what answers for the data, which lies together."""
+    """Everything is gone but what answers for the data, which lies together, and what no run wrote."""
     (kept,) = clone.glob("kept-*")
-    assert all((kept / name).read_text() == f"data/{name}" for name in KEPT)
-    return contents(clone) == {f"{kept.name}/{name}" for name in KEPT}
+    assert all((kept / name).read_text() == name for name in MOVED)
+    return contents(clone) == {*SUITES, *(f"{kept.name}/{name}" for name in MOVED)}
 
 
 def test_what_was_shown_goes_once_it_is_confirmed(clone: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == main(["--confirm", "y"]) == 1
     output = capsys.readouterr().out
-    assert "CONFIRM=yes" in output and "iterations" in output and contents(clone) == {*LEFT}
+    assert "Data roots: big, data, data/own\n" in output and "CONFIRM=yes" in output and contents(clone) == {*LEFT}
     assert main(["--confirm", "yes"]) == 0 and is_clean(clone)
+    assert "Left, for no run wrote it: data/suites, data/own/suite.jsonl" in capsys.readouterr().out
     assert main(["--confirm", "yes"]) == 0 and "nothing to remove" in capsys.readouterr().out
 
 
