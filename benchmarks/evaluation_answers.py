@@ -168,7 +168,6 @@ def _plan(store: Store, items: int, candidate: CheckpointRef, batch_size: int, i
         serving=TransformersServing(batch_size=batch_size),
         samples_per_item=2,
         max_completion_tokens=32,
-        improvement_alpha=0.05,
     )
     ensure_suite(store, preset_suite("arithmetic", items=items), section.seed)
     iteration = identify(0, "m", _base(), DatasetRef(uri="", rows=0, digest="d"), "r").model_copy(update={"id": id})

@@ -11,7 +11,7 @@ import numpy as np
 from evals import bundle, gate, statistics
 from evals.bundle import EvalEvidence, SuiteEvidence
 from evals.gate import Verdict
-from evals.records import BundleRef, EvalArm, EvalSample, ItemResult, Protocol
+from evals.records import BundleRef, EvalArm, EvalSample, ItemResult, Protocol, Trial
 from evals.runner import sampling
 from evals.statistics import Array
 from evals.suites import Item, Suite
@@ -43,7 +43,12 @@ def judged(section: Evaluation, suites: Mapping[str, Suite], counts: Mapping[str
     )
     champion, candidate = (each.model for each in evidence[0].arms)
     gathered = EvalEvidence(
-        iteration="simulated", section=section, champion=champion, candidate=candidate, suites=evidence
+        iteration="simulated",
+        section=section,
+        champion=champion,
+        candidate=candidate,
+        suites=evidence,
+        trial=Trial(level=LEVEL, seed=0),
     )
     return gate.judge(bundle.report(gathered, BundleRef(uri="", digest="")), section).verdict
 
@@ -62,7 +67,7 @@ def arm(name: str, section: Evaluation, suite: Suite, right: Array) -> EvalArm:
     return EvalArm(model=ModelRef(uri=name, digest=name), protocol=protocol, results=tuple(results))
 
 
-MARGIN = 0.05
+MARGIN, LEVEL = 0.05, 0.0025
 
 
 class Counts(NamedTuple):
@@ -139,7 +144,7 @@ def at_the_margin(small: bool) -> dict[str, float]:
     passed = np.ones(gates, dtype=bool)
     for name, each in counts.items():
         if name == "target":
-            passed &= improves(each, section.improvement_alpha, section.seed)
+            passed &= improves(each, LEVEL, section.seed)
         else:
             passed &= keeps(each, MARGIN, section.alpha, section.seed)
     asked = {name: _suite(name, clusters, size) for name in names}

@@ -83,7 +83,7 @@ def _run(chosen: argparse.Namespace) -> int:
         inference(store, section, serving_addresses(os.environ), _progress) as engine,
         closing(Grader(verifier)) as check,
     ):
-        asker = models.Asker(store, section, EvalServices(engine, check), _progress)
+        asker = models.Asker(store, section, EvalServices(engine, check), _progress, section.seed)
         measured = models.compared(asker, *asked) if len(asked) == 2 else models.scores(asker, *asked)
     if chosen.json:
         print(measured.model_dump_json(indent=2))

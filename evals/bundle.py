@@ -20,7 +20,7 @@ from pydantic import Field
 
 from evals import comparison, gate, win_rate
 from evals.gate import GateVerdict
-from evals.records import BundleRef, EvalArm, EvalReport, ItemResult
+from evals.records import NOT_ENTERED, BundleRef, EvalArm, EvalReport, ItemResult, Trial
 from evals.suites import Item, Suite
 from evals.win_rate import JudgedEvidence, JudgedPair
 from pipeline.core import layout
@@ -60,6 +60,7 @@ class EvalEvidence(Record):
     section: Evaluation
     champion: ModelRef
     candidate: ModelRef
+    trial: Trial = NOT_ENTERED
     suites: tuple[SuiteEvidence, ...] = ()
     judged: tuple[JudgedEvidence, ...] = ()
     problems: tuple[str, ...] = ()
@@ -81,12 +82,15 @@ def report(evidence: EvalEvidence, ref: BundleRef) -> EvalReport:
         protocol=digest_json([each.arms[1].protocol.digest() for each in evidence.suites]),
         section=section,
         problems=evidence.problems,
-        measurements=tuple(comparison.measure(each.suite, each.arms, section) for each in evidence.suites),
+        measurements=tuple(
+            comparison.measure(each.suite, each.arms, section, evidence.trial) for each in evidence.suites
+        ),
         bundle=ref,
+        trial=evidence.trial,
         unchanged=_unchanged(evidence.suites),
         not_asked=evidence.not_asked,
         judged=tuple(
-            win_rate.measure(each, answered.suite, answered.arms, section)
+            win_rate.measure(each, answered.suite, answered.arms, section, evidence.trial)
             for each in evidence.judged
             if (answered := over[each.suite]) is not None
         ),

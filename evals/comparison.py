@@ -23,6 +23,7 @@ from evals.records import (
     SliceScore,
     SuiteMeasurement,
     SuiteScore,
+    Trial,
 )
 from evals.runner import sampling
 from evals.statistics import Array
@@ -40,15 +41,16 @@ def problems(
     suite: Suite,
     arms: tuple[EvalArm, EvalArm],
     section: Evaluation,
-    settings: SuiteSection,
+    seed: int,
     graded: bool = True,
 ) -> list[str]:
-    """Why these two runs, champion first, cannot be compared; empty when they can. `graded`: by the grades of their
-    answers, not by the answers alone."""
+    """Why these two runs, champion first, cannot be compared; empty when they can. `seed`: of their answers. `graded`:
+    by the grades of their answers, not by the answers alone."""
+    settings = section.suite(suite.name)
     if graded and getattr(settings, "check", "") == "none":
         return ["its items have no reference (check: none): judged suites alone compare the answers"]
     ids = [item.id for item in suite.items]
-    plan = sampling(section, settings)
+    plan = sampling(section, settings, seed)
     reasons = level_problems(section)
     items, clusters = (2, 2) if settings.role == "report" else (MIN_ITEMS, MIN_CLUSTERS)  # two have a spread
     if len(ids) < items:
@@ -133,7 +135,7 @@ def _sample_problems(name: str, arm: EvalArm, k: int, graded: bool) -> list[str]
 
 def level_problems(section: Evaluation) -> list[str]:
     """Why a level of the recipe is none of a test."""
-    levels = {"alpha": section.alpha, "improvement_alpha": section.improvement_alpha}
+    levels = {"alpha": section.alpha, "false_discovery_rate": section.false_discovery_rate}
     return [f"{name} is {level}, not between 0 and 0.5" for name, level in levels.items() if not 0 < level < 0.5]
 
 
@@ -151,20 +153,20 @@ SHARES: dict[str, CountOf] = {
 """Defects that a candidate may not add, as counts of an item's samples."""
 
 
-def measure(suite: Suite, arms: tuple[EvalArm, EvalArm], section: Evaluation) -> SuiteMeasurement:
+def measure(suite: Suite, arms: tuple[EvalArm, EvalArm], section: Evaluation, trial: Trial) -> SuiteMeasurement:
     """The comparison of two runs over a suite, champion first, or why they cannot be compared."""
-    settings = section.suite(suite.name)
-    reasons = problems(suite, arms, section, settings)
-    compared = None if reasons else compare(suite, arms, section, settings)
+    reasons = problems(suite, arms, section, trial.seed)
+    compared = None if reasons else compare(suite, arms, section, trial.level)
     return SuiteMeasurement(suite=suite.name, problems=tuple(reasons), comparison=compared)
 
 
-def compare(suite: Suite, arms: tuple[EvalArm, EvalArm], section: Evaluation, settings: SuiteSection) -> Comparison:
-    """Compare two complete runs, champion first, over the same items (`problems` says whether they are).
+def compare(suite: Suite, arms: tuple[EvalArm, EvalArm], section: Evaluation, level: float) -> Comparison:
+    """Compare two complete runs, champion first, over the same items (`problems` says whether they are). `level`: of
+    the improvement test.
 
     Results are matched by id and counts are whole, so no number depends on the order in which they arrived.
     """
-    items = suite.items
+    settings, items = section.suite(suite.name), suite.items
     clusters = [item.cluster for item in items]
     before, after = (_counts(arm, items) for arm in arms)
     k = before[0].samples
@@ -178,7 +180,7 @@ def compare(suite: Suite, arms: tuple[EvalArm, EvalArm], section: Evaluation, se
         samples_per_item=k,
         champion=_interval(scores[0], k, clusters),
         candidate=_interval(scores[1], k, clusters),
-        difference=statistics.paired(sums, sizes, section.improvement_alpha, section.seed)[0],
+        difference=statistics.paired(sums, sizes, level, section.seed)[0],
         mcnemar_p=statistics.mcnemar(int((gains > 0).sum()), int((gains < 0).sum())) if sizes.max() == 1 else None,
         guards=_guards(before, after, suite, section, settings),
         slices=_slices(items, *scores, k),

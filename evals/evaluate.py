@@ -10,7 +10,7 @@ from evals import bundle, gate, ledger
 from evals.bundle import EvalEvidence, SuiteEvidence
 from evals.gate import GateVerdict
 from evals.judged import generation, judge_suites
-from evals.records import EvalArm, EvalPlan, EvalReport, JudgedMeasurement, SuiteMeasurement
+from evals.records import EvalArm, EvalPlan, EvalReport, JudgedMeasurement, SuiteMeasurement, Trial
 from evals.runner import Grader, Respondent, sampling
 from evals.suites import Suite, asked_by, frozen, not_asked, pin
 from pipeline.core import layout
@@ -51,11 +51,14 @@ def evaluate(store: Store, plan: EvalPlan, services: EvalServices, log: Log) -> 
             champion=plan.iteration.champion,
             candidate=plan.candidate.model,
             not_asked=not_asked(store, plan.iteration),
-            problems=unpinned(store, plan, asked) or emptied(store, section) or _entered(store, plan, asked),
+            problems=unpinned(store, plan, asked) or emptied(store, section),
         )
+        if not evidence.problems:
+            trial, changed = _entered(store, plan, asked)
+            evidence = evidence.model_copy(update={"trial": trial, "problems": changed})
         if not evidence.problems:  # else no answer could be of use, and none is paid for
             log(f"evaluation: {', '.join(f'{each.name} ({len(each.items):,} items)' for each in asked)}")
-            asker = Asker(store, section, services, log)
+            asker = Asker(store, section, services, log, evidence.trial.seed)
             answered = asker.both(plan.iteration.champion, plan.candidate.model, asked)
             judged = judge_suites(store, plan, services.judge, answered, log)
             evidence = evidence.model_copy(update={"suites": answered, "judged": judged})
@@ -81,12 +84,17 @@ class Asker(NamedTuple):
     section: Evaluation
     services: EvalServices
     log: Log
+    seed: int
+    """Of all answers."""
 
     def arms(self, part: str, model: ModelRef, asked: Sequence[Suite]) -> list[EvalArm]:
         """One model's graded answers. `part`: champion or candidate, which an endpoint serves by a name each."""
         with self.services.engine.open(part, model) as session:
             respondent = Respondent(model, session, self.services.grader, self.store, self.log)
-            return [respondent.run(suite, sampling(self.section, self.section.suite(suite.name))) for suite in asked]
+            return [
+                respondent.run(suite, sampling(self.section, self.section.suite(suite.name), self.seed))
+                for suite in asked
+            ]
 
     def both(self, champion: ModelRef, candidate: ModelRef, asked: Sequence[Suite]) -> tuple[SuiteEvidence, ...]:
         """Both models' graded answers, the champion asked first."""
@@ -95,13 +103,14 @@ class Asker(NamedTuple):
         return tuple(SuiteEvidence(suite=suite, arms=(one, other)) for suite, one, other in answered)
 
 
-def _entered(store: Store, plan: EvalPlan, asked: tuple[Suite, ...]) -> tuple[str, ...]:
-    """Enter the gate into the ledger before anything is asked; why it may not pass."""
+def _entered(store: Store, plan: EvalPlan, asked: tuple[Suite, ...]) -> tuple[Trial, tuple[str, ...]]:
+    """Enter the gate into the ledger before anything is asked: its level and seed, and why it may not pass."""
     targets = [each for each in asked if plan.section.suite(each.name).role == "target"]
     by_name = {each.name: each for each in asked}
     judged = [each for each in plan.section.judged if each.role == "target"]
     targets += [generation(each, by_name[each.over], plan.judge) for each in judged]
-    return tuple(ledger.enter(store, plan, targets, datetime.now(UTC)))
+    trial, changed = ledger.enter(store, plan, targets, datetime.now(UTC))
+    return trial, tuple(changed)
 
 
 def unpinned(store: Store, plan: EvalPlan, asked: tuple[Suite, ...]) -> tuple[str, ...]:

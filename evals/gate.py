@@ -3,7 +3,8 @@
 1. Both arms answer the same items under the same protocol, k samples each. Outcomes are paired by item; standard errors
    are clustered (arXiv 2411.00640), t with C - 1 degrees of freedom. Samples that the checker could not grade count
    against the candidate in both arms: it must not gain by breaking the checker.
-2. Every target must improve at the level `improvement_alpha` (intersection-union: Berger, Technometrics 1982).
+2. Every target must improve at the level that the ledger gives the gate (evals/luck.py; intersection-union: Berger,
+   Technometrics 1982).
 3. Every guard must be non-inferior: the upper one-sided bound of its increase lies below its margin. One that is not
    shown to be safe fails the candidate if the test had its share of a power of 0.8 at no increase, or if harm beyond
    the margin is shown. Personal data are too rare for that: they fail where harm is shown.
@@ -114,7 +115,7 @@ def _findings(report: EvalReport, section: Evaluation) -> list[Finding]:
     guards += [(settings.name, guard) for settings, each in gating for guard in each.guards]
     power = GUARD_POWER ** (1 / max(sum(guard.rule == "safe" for _, guard in guards), 1))
     return [
-        *(_improvement(of.name, each, section.improvement_alpha) for of, each in gating if of.role == "target"),
+        *(_improvement(of.name, each, report.trial.level) for of, each in gating if of.role == "target"),
         *(_preferred(of.name, each.win_rate) for of, each in judged if of.role == "target" and each.win_rate),
         *(_non_inferiority(name, guard, section, power) for name, guard in guards),
         *(_floor(of.name, of.floor, each) for of, each in gating if of.floor is not None),

@@ -158,7 +158,8 @@ class _Asking:
 
     def evidence(self, section: JudgedSuite, over: SuiteEvidence) -> JudgedEvidence:
         nothing = JudgedEvidence(suite=section.name, judge=self._identity)
-        if pairing_problems(over.suite, over.arms, self._plan.section):
+        seed = over.arms[0].protocol.answers.seed
+        if pairing_problems(over.suite, over.arms, self._plan.section, seed):
             return nothing
         try:
             items = drawn(over.suite.items, section.items, self._plan.section.seed)

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from evals import comparison
 from evals.evaluate import Asker
-from evals.records import ComparedModels, ModelScores
+from evals.records import ComparedModels, ModelScores, Trial
 from evals.suites import suites
 from pipeline.core.storage import ModelRef, digest_file
 from pipeline.recipe import Evaluation, Recipe
@@ -63,5 +63,6 @@ def scores(asker: Asker, model: ModelRef) -> ModelScores:
 def compared(asker: Asker, champion: ModelRef, candidate: ModelRef) -> ComparedModels:
     """The second model against the first. Raises as `scores`."""
     answered = asker.both(champion, candidate, suites(asker.store, asker.section))
-    every = (comparison.measure(each.suite, each.arms, asker.section) for each in answered)
+    trial = Trial(level=asker.section.alpha, seed=asker.seed)
+    every = (comparison.measure(each.suite, each.arms, asker.section, trial) for each in answered)
     return ComparedModels(champion=champion, candidate=candidate, measurements=tuple(every))

@@ -44,6 +44,18 @@ class EvalPlan(Record):
         return frozenset({*self.lineage, self.iteration.champion.digest, *candidate})
 
 
+class Trial(Record):
+    """What the ledger gives a gate: the one-sided level of its improvement tests, and the seed that the answers of both
+    arms are drawn by. Each gate has another seed: a champion was lucky in the answers that it was promoted for."""
+
+    level: float
+    seed: int
+
+
+NOT_ENTERED = Trial(level=0.0, seed=0)
+"""Of a gate that may not be asked."""
+
+
 class Protocol(Record):
     """Everything but the weights that decides an outcome. Runs are comparable when their digests are equal."""
 
@@ -294,6 +306,7 @@ class EvalReport(Record):
     problems: tuple[str, ...]
     measurements: tuple[SuiteMeasurement, ...]
     bundle: BundleRef
+    trial: Trial = NOT_ENTERED
     unchanged: int = 0
     """Answers of the candidate, where each of them equals the champion's; else 0."""
     judged: tuple[JudgedMeasurement, ...] = ()

@@ -37,13 +37,13 @@ class Asked(NamedTuple):
     request: AnswerRequest
 
 
-def sampling(section: Evaluation, suite: SuiteSection) -> Sampling:
-    """How a suite is answered: both arms draw by the same seeds."""
+def sampling(section: Evaluation, suite: SuiteSection, seed: int = 0) -> Sampling:
+    """How a suite is answered: both arms draw by the same seeds, which follow from `seed`."""
     return Sampling(
         samples=1 if suite.temperature == 0 else suite.samples_per_item or section.samples_per_item,
         temperature=section.temperature if suite.temperature is None else suite.temperature,
         max_completion_tokens=suite.max_completion_tokens or section.max_completion_tokens,
-        seed=section.seed,
+        seed=seed,
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from evals import statistics
 from evals.comparison import MIN_CLUSTERS, MIN_ITEMS
 from evals.comparison import problems as comparison_problems
-from evals.records import Difference, EvalArm, Guard, JudgedMeasurement, WinRate
+from evals.records import Difference, EvalArm, Guard, JudgedMeasurement, Trial, WinRate
 from evals.statistics import BOOTSTRAP_DRAWS, LEVEL, Array
 from evals.suites import Suite
 from evals.suites.lines import drawn
@@ -255,27 +255,27 @@ class JudgedEvidence(Record):
 
 
 def measure(
-    evidence: JudgedEvidence, suite: Suite, arms: tuple[EvalArm, EvalArm], section: Evaluation
+    evidence: JudgedEvidence, suite: Suite, arms: tuple[EvalArm, EvalArm], section: Evaluation, trial: Trial
 ) -> JudgedMeasurement:
     """The win rates over the answers of `arms`, champion first, to `suite`; or why these judgements show nothing."""
     settings = section.judged_suite(evidence.suite)
     problems = (
         list(evidence.problems)
-        or pairing_problems(suite, arms, section)
+        or pairing_problems(suite, arms, section, trial.seed)
         or _problems(evidence.pairs, suite, settings, section)
     )
     rate = loss = None
     if not problems:
-        alpha = section.improvement_alpha if settings.role == "target" else section.alpha
+        alpha = trial.level if settings.role == "target" else section.alpha
         rate = win_rate(evidence.pairs, alpha, section.seed)
         loss = _loss(rate, settings) if settings.role == "guard" else None
     name = evidence.judge.model if evidence.judge else ""
     return JudgedMeasurement(suite=settings.name, judge=name, problems=tuple(problems), win_rate=rate, loss=loss)
 
 
-def pairing_problems(suite: Suite, arms: tuple[EvalArm, EvalArm], section: Evaluation) -> list[str]:
+def pairing_problems(suite: Suite, arms: tuple[EvalArm, EvalArm], section: Evaluation, seed: int) -> list[str]:
     """Why the answers of these runs cannot be compared, however they were graded."""
-    reasons = comparison_problems(suite, arms, section, section.suite(suite.name), graded=False)
+    reasons = comparison_problems(suite, arms, section, seed, graded=False)
     return [f"its answers are those to {suite.name}: {why}" for why in reasons]
 
 

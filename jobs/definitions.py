@@ -46,7 +46,7 @@ def definitions_of(choice: Choice) -> dg.Definitions:
     return dg.Definitions(
         assets=of_model([*ASSETS, *days(prefix), champion_asset(automation), kpi_asset()], prefix),
         jobs=list(jobs.values()),
-        schedules=schedules_of(automation, jobs),
+        schedules=schedules_of(settings, automation, jobs),
         sensors=sensors_of(settings, jobs),
         resources={DEPLOYMENT: settings.fresh(), IO_MANAGER: records},
     )

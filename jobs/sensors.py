@@ -4,6 +4,7 @@ until somebody starts them, but for those of `jobs.gangs`."""
 
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import dagster as dg
@@ -14,7 +15,7 @@ from assets.resources import Deployment
 from jobs.gangs import gang_held, gang_orphaned
 from jobs.notices import notices_due
 from jobs.preference_tuning import UNFINISHED
-from jobs.triggers import Target, champion_quality, lately, new_labels
+from jobs.triggers import Target, champion_quality, collecting, lately, new_labels
 from pipeline.recipe import Automation
 from pipeline.rollout.fold import read_state
 
@@ -47,7 +48,7 @@ def champion_changed(context: dg.SensorEvaluationContext, deployment: Deployment
         return dg.SkipReason(f"The champion is {champion.model.digest[:12]}.")
     if context.cursor == event:
         return dg.SkipReason(f"The champion is still {champion.model.digest[:12]}.")
-    if reason := lately(context.instance, quiet_s):
+    if reason := lately(context.instance, quiet_s) or collecting(deployment):
         return dg.SkipReason(reason)
     return ask(context, deployment, event, cursor=event)
 
@@ -65,6 +66,8 @@ def new_labels_came(context: dg.SensorEvaluationContext, deployment: Deployment)
     if came.new < came.wanted:
         context.update_cursor(cursor)
         return dg.SkipReason(came.line())
+    if reason := collecting(deployment):
+        return dg.SkipReason(reason)
     context.log.info(came.line())
     return ask(context, deployment, f"new_labels of iteration {iteration.id}", cursor, {"new_labels": str(came.new)})
 
@@ -162,12 +165,15 @@ def _is_under_way(context: dg.SensorEvaluationContext, job: str) -> bool:
     return bool(context.instance.get_runs_count(dg.RunsFilter(job_name=job, statuses=UNFINISHED)))
 
 
-def schedules_of(section: Automation, jobs: dict[str, Target]) -> list[dg.ScheduleDefinition]:
+def schedules_of(settings: Deployment, section: Automation, jobs: dict[str, Target]) -> list[dg.ScheduleDefinition]:
     """Of one model. `jobs`: by name."""
 
     def by_clock(name: str, job: str, cron: str, description: str) -> dg.ScheduleDefinition:
         def ask(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-            reason = lately(context.instance, section.quiet_s) if job == LOOP else ""
+            reason = ""
+            if job == LOOP:
+                with suppress(ValueError):  # a mistake in the recipe is told by the run's first step
+                    reason = lately(context.instance, section.quiet_s) or collecting(settings.fresh())
             return dg.SkipReason(reason) if reason else dg.RunRequest()
 
         return dg.ScheduleDefinition(
@@ -184,7 +190,8 @@ def schedules_of(section: Automation, jobs: dict[str, Target]) -> list[dg.Schedu
             "nightly",
             LOOP,
             section.iteration_cron,
-            "An iteration over the traces of the day before, when there are new ones and none has just begun.",
+            "An iteration over the traces of the day before, when there are new ones, none has just begun and its gate "
+            "could show the gain that is expected.",
         ),
         by_clock(
             "hourly_labels",

@@ -11,11 +11,13 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 
 from assets.environment import Choice, chosen
 from assets.kpi import HEAD, IterationView, Kpi, read_kpi
 from assets.naming import ROLLOUT, launch_command
 from assets.records import PLAN
+from evals.outlook import Outlook, outlook
 from jobs.screen import named, terminal_width
 from jobs.workers import WORKERS, Worker, WorkerFiles
 from pipeline.core import layout
@@ -57,6 +59,8 @@ class DeploymentStatus(Record):
     """The run at work on this data root, of this machine's."""
     rollout: RolloutStatus
     waits_for_person: tuple[str, ...]
+    gate: Outlook
+    """What the next gate can show."""
     kpi: Kpi
 
 
@@ -86,7 +90,8 @@ def read_deployment(now: float) -> DeploymentStatus:
     events = read_events(store, name)
     state = fold(events)
     split_read = Unrouted() if recipe.rollout.traffic.kind == "none" else None
-    rollout = status(name, _serving(recipe, state), events, split_read, now)
+    serving = _serving(recipe, state)
+    rollout = status(name, serving, events, split_read, now)
     newest, kpi = store.read(layout.LATEST, Iteration), read_kpi(store, recipe)
     mine = next((each for each in kpi.iterations if newest is not None and each.iteration == newest.id), None)
     at_work = WorkerFiles(WORKERS).at_work(store.root)
@@ -98,6 +103,7 @@ def read_deployment(now: float) -> DeploymentStatus:
         next=next_step(choice, recipe, store, mine, state),
         run=at_work[0] if at_work else None,
         rollout=rollout,
+        gate=outlook(store, recipe.evaluation, name, serving.model.digest, datetime.fromtimestamp(now, UTC)),
         waits_for_person=tuple(_waiting(store, state, rollout, mine)),
         kpi=kpi,
     )
@@ -186,6 +192,7 @@ def view(read: DeploymentStatus, now: float, width: int) -> Iterator[str]:
     run = "none is at work on this machine" if read.run is None else f"{read.run.run[:8]} of {read.run.job} is at work"
     yield from named("run", run, width)
     yield from named("champion", _champion(read.kpi, now), width)
+    yield from named("next gate", read.gate.line(), width)
     for name, text in sentences(read.rollout, now):
         if name in ROLLOUT_LINES:
             yield from named(name, text, width)

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from assets.naming import LOOP
 from assets.records import LABELS, TRACES, IterationOutcome, iteration_ids
 from assets.resources import Deployment
+from evals.outlook import outlook
 from jobs.preference_tuning import UNFINISHED
 from pipeline.core import layout
 from pipeline.core.iteration import Iteration
@@ -19,6 +20,7 @@ from pipeline.core.storage import DatasetRef, Store
 from pipeline.recipe import Automation, Recipe
 from pipeline.rewards.records import LABELS as LABEL_TABLE
 from pipeline.rollout.drift import SIGNAL_COLUMNS, SignalChange, changes
+from pipeline.rollout.fold import read_state
 from pipeline.rollout.grading import label_digest_of
 from pipeline.traces.arrow import pc
 
@@ -49,6 +51,14 @@ def lately(instance: dg.DagsterInstance, quiet_s: float) -> str:
             what = "began less than" if run.is_finished else "is under way, or began less than"
             return f"Run {run.run_id[:8]} of {LOOP} {what} {quiet_s:,.0f} s ago: one is enough."
     return ""
+
+
+def collecting(deployment: Deployment) -> str:
+    """Why the night collects: the gate after it could hardly show the gain that is expected; "" where it may."""
+    recipe, store = deployment.recipe(), deployment.store()
+    past, now = read_state(store, recipe.base_model.name).past.champion, datetime.now(UTC)
+    champion = "" if past is None else past.model.digest
+    return outlook(store, recipe.evaluation, recipe.base_model.name, champion, now).collects(now)
 
 
 def ended_iterations(store: Store) -> dict[str, IterationOutcome]:

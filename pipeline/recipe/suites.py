@@ -240,13 +240,15 @@ class Evaluation(Section):
     max_completion_tokens: PositiveInt = 512
     """Length limit of an answer, also of the embedded slots'. An answer that reaches it is truncated."""
     seed: int = 11
-    """Seed of the draw of the items, of the sampling of both models and of the bootstrap."""
+    """Seed of the draw of the items, of the bootstrap and, with the candidate, of the sampling of both models."""
     alpha: Share = 0.05
     """One-sided level of every guard."""
-    improvement_alpha: Share = 0.0025
-    """One-sided level of the improvement test. A candidate that is no better passes with this chance at each gate: at
-    0.0025 one passes in about 1 of 20 years of 20 gates, at 0.05 in 13 of 20. 0.05 takes 2.2 times fewer samples at
-    the same power."""
+    false_discovery_rate: Share = 0.05
+    """Share of the promoted candidates that may be no better, expected over a year. The ledger derives the one-sided
+    level of each gate's improvement test from it, and a promotion raises the next ones (evals/luck.py)."""
+    expected_gain: Share = 0.03
+    """Rise of a target's score that the traces of one night are expected to bring; those of n nights bring sqrt(n)
+    times as much. Nights on which the gate would show it with a power below 0.5 collect, for seven nights at most."""
     guard_margin: Share = 0.03
     """Non-inferiority margin of the guards that are shares of answers: without an answer, truncated, refused."""
     longer_by: PositiveFloat = 0.3

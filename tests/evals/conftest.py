@@ -9,7 +9,7 @@ import pytest
 from evals import bundle, gate
 from evals.bundle import EvalEvidence, SuiteEvidence
 from evals.gate import GateVerdict
-from evals.records import BundleRef, EvalArm, EvalReport, EvalSample, ItemResult, Protocol
+from evals.records import BundleRef, EvalArm, EvalReport, EvalSample, ItemResult, Protocol, Trial
 from evals.runner import sampling
 from evals.suites import Item, Suite
 from pipeline.core.storage import ModelRef
@@ -23,9 +23,12 @@ DECODING = Decoding(
 )  # fmt: skip
 
 
+TRIAL = Trial(level=0.05, seed=0)
+
+
 def evidence_of(section: Evaluation, suites: tuple[SuiteEvidence, ...], **more: Any) -> EvalEvidence:
     champion, candidate = (arm.model for arm in suites[0].arms)
-    values = {"section": section, "champion": champion, "candidate": candidate, "suites": suites}
+    values = {"section": section, "champion": champion, "candidate": candidate, "suites": suites, "trial": TRIAL}
     return EvalEvidence(iteration="it", **values, **more)
 
 
@@ -36,7 +39,6 @@ class Kit:
         suites = [{"kind": "items", "preset": "arithmetic", "items": items}]
         values = {
             "suites": suites,
-            "improvement_alpha": 0.05,
             "samples_per_item": 4,
             "max_standard_error": 0.05,
             "guard_margin": 0.05,

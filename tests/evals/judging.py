@@ -42,7 +42,7 @@ def section(items: int = 120, judged: int = 1, **suite: Any) -> Evaluation:
     asked = {"kind": "items", "preset": "arithmetic", "items": items}
     over = [{"kind": "judged", "name": f"judged-{n}", "over": "arithmetic", **suite} for n in range(judged)]
     bounds = {"max_standard_error": 0.1, "guard_margin": 0.2, "longer_by": 1.0}
-    values = {"suites": [asked, *over], "improvement_alpha": 0.05, "samples_per_item": 1, **bounds}
+    values = {"suites": [asked, *over], "samples_per_item": 1, **bounds}
     return Evaluation.model_validate(values)
 
 

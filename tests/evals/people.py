@@ -44,7 +44,7 @@ CANDIDATE = ModelRef(uri="models/new", digest="new")
 
 
 def section_of(*listed: TracesSuite | JudgedSuite, **changes: Any) -> Evaluation:
-    values = {"max_standard_error": 0.5, "guard_margin": 0.3, "improvement_alpha": 0.05, "samples_per_item": 2}
+    values = {"max_standard_error": 0.5, "guard_margin": 0.3, "samples_per_item": 2}
     return Evaluation(suites=listed or (SUITE,), **{**values, **changes})
 
 

@@ -43,7 +43,7 @@ def test_a_slice_whose_few_clusters_agree_is_not_certain(kit: Any) -> None:
     section = kit.section(items=4)
     suite = kit.suite(section)
     arms = [kit.arm(name, section, suite, skill, 0, 0) for name, skill in (("old", 0.0), ("new", 1.0))]
-    for row in compare(suite, (arms[0], arms[1]), section, section.suites[0]).slices:
+    for row in compare(suite, (arms[0], arms[1]), section, 0.05).slices:
         assert (row.difference.value, row.difference.high) == (1, 1)
         assert row.difference.low < 0
 

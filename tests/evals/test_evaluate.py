@@ -191,11 +191,11 @@ def test_a_report_that_the_evidence_does_not_support_is_refused(tmp_path: Path) 
 
 
 def test_a_suite_is_sampled_as_it_says_else_as_the_recipe_says() -> None:
-    section = Evaluation(samples_per_item=2, max_completion_tokens=9, seed=5)
-    plan = sampling(section, section.suites[0])
+    section = Evaluation(samples_per_item=2, max_completion_tokens=9)
+    plan = sampling(section, section.suites[0], 5)
     assert (plan.samples, plan.temperature, plan.max_completion_tokens, plan.seed) == (2, 1.0, 9, 5)
     own = preset_suite("arithmetic", samples_per_item=3, temperature=0.2, max_completion_tokens=7)
-    plan = sampling(section, own)
+    plan = sampling(section, own, 5)
     assert (plan.samples, plan.temperature, plan.max_completion_tokens, plan.seed) == (3, 0.2, 7, 5)
     greedy = preset_suite("arithmetic", role="report", temperature=0.0)
     assert (sampling(section, greedy).samples, sampling(section, greedy).temperature) == (1, 0.0)

@@ -106,7 +106,7 @@ def test_an_evaluation_judges_what_its_models_answered(tmp_path: Path) -> None:
     pairs = JudgedSuite(name="preference", over="arithmetic", role="target")
     settings = Evaluation(
         suites=(SUITE.model_copy(update={"role": "guard", "margin": 0.2}), pairs), max_standard_error=0.05,
-        guard_margin=0.1, longer_by=0.5, improvement_alpha=0.05, samples_per_item=2,
+        guard_margin=0.1, longer_by=0.5, samples_per_item=2,
     )  # fmt: skip
     work = context(Store(tmp_path))
     work = context_of(work.store, work.iteration, evaluation=settings)

@@ -46,7 +46,7 @@ def test_a_refusal_names_the_suite_it_is_about(kit: Any) -> None:
         {"guard_margin": 0.0},
         {"alpha": 0.0},
         {"alpha": 1.0},
-        {"improvement_alpha": 0.0},
+        {"false_discovery_rate": 0.0},
         {"suites": [{"kind": "items", "preset": "arithmetic", "items": 1}]},
         {"suites": [{"kind": "items", "preset": "arithmetic", "floor": 1.0}]},
     ],

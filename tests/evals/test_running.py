@@ -18,7 +18,7 @@ from evals.records import EvalPlan
 from evals.suites import pin, suites
 from pipeline.core import layout
 from pipeline.core.iteration import identify
-from pipeline.core.storage import CheckpointRef, DatasetRef, Store
+from pipeline.core.storage import CheckpointRef, DatasetRef, ModelRef, Store
 from pipeline.demo.suite import ensure_suite
 from pipeline.recipe import Evaluation
 from pipeline.recipe.rewards import Verifier
@@ -48,18 +48,18 @@ def server() -> Iterator[ChatServer]:
         yield opened
 
 
-def planned(root: Path, *judged: dict[str, str]) -> Path:
+def planned(root: Path, *judged: dict[str, str], candidate: ModelRef = NEW) -> Path:
     """A plan below the data root, as the stage leaves it."""
     store = Store(root)
-    settings = {"serving": ENGINE, "samples_per_item": 2, "improvement_alpha": 0.05}
+    settings = {"serving": ENGINE, "samples_per_item": 2}
     section = Evaluation.model_validate({"suites": [SUITE.model_dump(), *judged], **settings})
     ensure_suite(store, SUITE, section.seed)
-    iteration = identify(0, "m", OLD, DatasetRef(uri="", rows=0, digest="d"), "r")
+    iteration = identify(0, "m", OLD, DatasetRef(uri="", rows=0, digest=candidate.digest), "r")
     plan = EvalPlan(
         iteration=iteration,
         section=section,
         verifier=Verifier(),
-        candidate=CheckpointRef(adapter=ADAPTER, model=NEW, step=1),
+        candidate=CheckpointRef(adapter=ADAPTER, model=candidate, step=1),
         judge=JUDGE if judged else None,
     )
     pin(store, plan.path(), suites(store, section))
@@ -99,6 +99,20 @@ def test_a_full_disk_ends_in_words_and_the_run_goes_on(
     assert not plan.with_name("eval_report.json").exists()
     assert main(["answer", str(plan)]) == 0
     assert kept(tmp_path) == 160
+
+
+def test_each_gate_asks_both_models_by_seeds_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: ChatServer
+) -> None:
+    monkeypatch.setenv("SERVING_URL", server.url)
+    for candidate in (NEW, ModelRef(uri="models/newer", digest="f" * 64)):
+        before = len(server.asked)
+        assert main(["answer", str(planned(tmp_path, candidate=candidate))]) == 0
+        drawn = [
+            each for each in server.asked[before:] if each.body["max_tokens"] != PROBE_SAMPLING.max_completion_tokens
+        ]
+        seeds = {name: {each.body["seed"] for each in drawn if each.body["model"] == name} for name in ("old", "new")}
+        assert seeds["old"] == seeds["new"] and len(seeds["old"]) == 80, "a champion answers each gate"
 
 
 def test_a_lost_server_ends_in_words(

@@ -205,7 +205,7 @@ def test_a_night_has_one_run_where_clocks_change(tmp_path: Path, cron: str, firs
     clock = ["automation.timezone=Europe/Berlin", f"automation.iteration_cron='{cron}'"]
     section = deployment(tmp_path, clock).recipe().automation
     jobs = {name: definitions.resolve_job_def(name) for name in (LOOP, "label_traces", "lake_upkeep")}
-    by_clock = schedules_of(section, jobs)[0]
+    by_clock = schedules_of(deployment(tmp_path, clock), section, jobs)[0]
     zone = by_clock.execution_timezone
     nights = schedule_execution_time_iterator(first.timestamp(), by_clock.cron_schedule, zone, ascending=True)
     assert [next(nights).day - first.day for _ in range(4)] == [0, 1, 2, 3]

@@ -25,7 +25,6 @@ SECTION = Evaluation(
     serving=TransformersServing(batch_size=4),
     samples_per_item=2,
     max_completion_tokens=32,
-    improvement_alpha=0.05,
 )
 
 
