@@ -72,13 +72,14 @@ def years(count: int, share: float, z: float, nights: int, seed: int) -> Years:
 
 
 def _shows(champion: Array, candidate: Array, level: float, rng: np.random.Generator) -> bool:
-    """Whether a gate shows an improvement, by t and, where that does, by the bootstrap."""
+    """Whether a gate shows an improvement, by t and, where that is close, by the bootstrap."""
     one, other = (rng.binomial(SAMPLES, np.clip(rates, 0, 1)).astype(np.float64) for rates in (champion, candidate))
     sums, sizes = (other - one)[None], np.full(ITEMS, float(SAMPLES))
     mean, error = statistics.mean_and_standard_error(sums, sizes)
-    if not (mean - statistics.reach(mean, error, ITEMS, level)[0] > 0)[0]:
-        return False
-    return statistics.paired(sums, sizes, level, 0)[0].bootstrap_lower > 0
+    lower = float((mean - statistics.reach(mean, error, ITEMS, level)[0])[0])
+    if 0 < lower < 0.1 * float(error[0]):
+        return statistics.paired(sums, sizes, level, 0)[0].bootstrap_lower > 0
+    return lower > 0
 
 
 def gates(small: bool) -> dict[str, object]:
