@@ -5,7 +5,7 @@ evals/outlook.py). The last line is JSON."""
 import argparse
 import json
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import ndtr
@@ -82,7 +82,7 @@ def _shows(champion: Array, candidate: Array, level: float, rng: np.random.Gener
     return lower > 0
 
 
-def gates(small: bool) -> dict[str, object]:
+def gates(small: bool) -> dict[str, Any]:
     """Luck, power and waiting, at 3 and 4.5 standard errors."""
     count, nights = (2, 40) if small else (100, luck.PERIOD)
     found = {(share, z): years(count, share, z, nights, 7) for share in SHARES for z in (3.0, 4.5)}
