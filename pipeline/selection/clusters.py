@@ -7,8 +7,10 @@ import hashlib
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
+
+import numpy as np
 
 from pipeline.selection.contamination import contents, numbers, words
 
@@ -34,33 +36,21 @@ class PromptSketch(NamedTuple):
 
 def cluster(prompts: Iterable[str]) -> dict[str, str]:
     """Each distinct prompt's cluster: 16 hexadecimal digits, the hash of its smallest member."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     members: defaultdict[PromptSketch, list[str]] = defaultdict(list)
     for prompt in sorted(set(prompts)):
         members[PromptSketch.of(prompt)].append(prompt)
-    tops = _one_per_conversation(_linked(list(members)), list(members.values()))
+    places = {prompt: place for place, prompts in enumerate(members.values()) for prompt in prompts}
+    turns = ((places[b], place) for prompt, place in places.items() for b in _earlier_turns(prompt) if b in places)
+    one, other = np.array([(0, 0), *_near(list(members)), *turns]).T  # the first is near itself: there is always a link
+    graph = coo_array((np.ones(len(one)), (one, other)), shape=(max(1, len(members)),) * 2)
+    tops: list[int] = connected_components(graph, directed=False)[1].tolist()[: len(members)]
     smallest: dict[int, str] = {}
     for top, (first, *_) in zip(tops, members.values(), strict=True):
         smallest[top] = min(first, smallest.get(top, first))
-    names = {top: _hash(prompt) for top, prompt in smallest.items()}
-    return {prompt: names[top] for top, each in zip(tops, members.values(), strict=True) for prompt in each}
-
-
-def _one_per_conversation(tops: list[int], members: Sequence[Sequence[str]]) -> list[int]:
-    """The clusters, joined where they hold turns of one conversation."""
-    places = {prompt: place for place, prompts in enumerate(members) for prompt in prompts}
-    joined = {top: top for top in tops}
-    for prompt, place in places.items():
-        for before in _earlier_turns(prompt):
-            if before in places:
-                joined[_top(joined, tops[places[before]])] = _top(joined, tops[place])
-    return [_top(joined, name) for name in tops]
-
-
-def _top(above: dict[int, int], place: int) -> int:
-    """The root of a set of the union-find; halves the path for the next search."""
-    while above[place] != place:
-        above[place] = place = above[above[place]]
-    return place
+    return {prompt: _hash(smallest[tops[place]]) for prompt, place in places.items()}
 
 
 def _earlier_turns(prompt: str) -> Iterator[str]:
@@ -86,12 +76,11 @@ def _hash(prompt: str) -> str:
     return hashlib.sha256(prompt.encode()).hexdigest()[:16]
 
 
-def _linked(sketches: list[PromptSketch]) -> list[int]:
-    """Each sketch's cluster, named by the place of one member: an exact join by prefix filtering (Bayardo et al. 2007),
-    as far as NEIGHBOURS goes."""
+def _near(sketches: list[PromptSketch]) -> Iterator[tuple[int, int]]:
+    """The places of two that are near-identical: an exact join by prefix filtering (Bayardo et al. 2007), as far as
+    NEIGHBOURS goes."""
     seen_in = Counter(word for sketch in sketches for word in sketch.words)
     rarest = [sorted(sketch.words, key=lambda word: (seen_in[word], word)) for sketch in sketches]
-    above = {place: place for place in range(len(sketches))}
     sharing: defaultdict[tuple[tuple[str, ...], str], list[int]] = defaultdict(list)
     for place in sorted(range(len(sketches)), key=lambda place: (len(rarest[place]), rarest[place])):
         sketch, size = sketches[place], len(rarest[place])
@@ -99,6 +88,5 @@ def _linked(sketches: list[PromptSketch]) -> list[int]:
             bucket = sharing[sketch.numbers, word]
             for other in bucket[-NEIGHBOURS:]:
                 if len(rarest[other]) >= SIMILARITY * size and sketch.is_near(sketches[other]):
-                    above[_top(above, other)] = _top(above, place)
+                    yield other, place
             bucket.append(place)
-    return [_top(above, place) for place in range(len(sketches))]
