@@ -70,7 +70,8 @@ def test_published_ratings_are_dpo_on_day_one(tmp_path: Path) -> None:
     dataset, plan = run(tmp_path, f"traces.source={source}")
     assert (plan.decision.method, plan.decision.forced) == ("dpo", False)
     assert origins(dataset.pairs) == {"imports/uf (MIT)": dataset.pairs.rows}
-    assert dataset.pairs.rows + dataset.held_out_pairs.rows == 300
+    assert dataset.held_out_unverified is not None
+    assert dataset.pairs.rows + dataset.held_out_unverified.rows == 300
 
 
 def test_a_fine_tuning_file_is_sft_on_day_one(tmp_path: Path) -> None:

@@ -57,10 +57,9 @@ class PreferenceDataset(Record):
     iteration: str
     pairs: DatasetRef
     prompts: DatasetRef
-    held_out_pairs: DatasetRef
-    """Of clusters that training never sees: to watch its progress with, not to judge it by."""
     held_out_prompts: DatasetRef
-    """With those that are always right or wrong, as production asks them."""
+    """Of clusters that training never sees, with those that are always right or wrong, as production asks them: to
+    watch its progress with, not to judge it by."""
     thumbs: DatasetRef | None = None
     winners: DatasetRef | None = None
     held_out_unverified: DatasetRef | None = None
@@ -137,7 +136,6 @@ def build(
         tables = {
             "pairs": table(PAIRS, clusters, pair_rows(paired.kept)),
             "prompts": table(PROMPTS, clusters, policy),
-            "held_out_pairs": table(PAIRS, clusters, pair_rows(pairs(watched, settings))),
             "held_out_prompts": table(PROMPTS, clusters, asked),
             "thumbs": table(THUMBS, clusters, thumb_rows(rated.kept)),
             "winners": table(WINNERS, clusters, winner_rows(best, trained)),

@@ -93,8 +93,7 @@ def make_plan(
     groups = by_prompt(rows)
     evidence = measure(rows, paired(groups, selection), UNKNOWN, selection, thumbs(groups, selection)[0])
     evidence = evidence.model_copy(update={"winners": len(best)})
-    held_out = {"held_out_pairs": refs["pairs"], "held_out_prompts": refs["prompts"]}
-    dataset = dataset_of(store, iteration, evidence, **refs, **held_out)
+    dataset = dataset_of(store, iteration, evidence, **refs, held_out_prompts=refs["prompts"])
     methods = {"grpo": GRPO_SETTINGS, "dpo": DPO_SETTINGS, "kto": KTO_SETTINGS, "sft": SFT_SETTINGS}
     training = {**methods, "checkpoints": Checkpoints(every_steps=2), **changes}
     settings = Training(**training)
@@ -107,7 +106,7 @@ def make_plan(
 
 def dataset_of(store: Store, iteration: Iteration, evidence: Evidence, **tables: DatasetRef) -> PreferenceDataset:
     """As the selection stage leaves it; tables that are not given are empty."""
-    names = ("pairs", "prompts", "held_out_pairs", "held_out_prompts")
+    names = ("pairs", "prompts", "held_out_prompts")
     return PreferenceDataset(
         iteration=iteration.id,
         **{**dict.fromkeys(names, table(store, "none", [], PAIRS)), **tables},
