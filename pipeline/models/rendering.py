@@ -164,12 +164,6 @@ def lacking(tokenizer: Any, conversations: Iterable[Sequence[Mapping[str, Any]]]
     return {kind: counts[kind] for kind in _PROBES if counts[kind] and kind in absent}
 
 
-def refuse_unrendered(tokenizer: Any, model: str, conversations: Sequence[Sequence[Mapping[str, Any]]]) -> None:
-    """Raise ValueError where the template of `model` leaves out a part of the conversations."""
-    if absent := lacking(tokenizer, conversations):
-        raise ValueError(refusal(model, absent, len(conversations)))
-
-
 def refusal(model: str, absent: Mapping[str, int], rows: int) -> str:
     counted = ", ".join(f"{what} ({count:,} of {rows:,} rows)" for what, count in absent.items())
     remedies = ["base_model.chat.template to a file that renders them"]

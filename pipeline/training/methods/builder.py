@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, Trainer, TrainerCallback, Trainin
 
 from pipeline.core.storage import DatasetRef
 from pipeline.models.adapters import adapter_config, keep_adapter_precision
-from pipeline.models.rendering import chat_tokenizer, refuse_unrendered, rendered
+from pipeline.models.rendering import chat_tokenizer, rendered
 from pipeline.models.tokenizer import context_length, stop_ids
 from pipeline.serving.loaded import use_stop_ids_only
 from pipeline.training.plan import TrainingPlan
@@ -157,18 +157,8 @@ class MethodTrainer:
         return min(limits, default=None)
 
     def check_prompts(self) -> None:
-        """Raise ValueError when the chat template leaves out tools of a row, or when a prompt and its completion may be
-        longer than the model's context."""
-
-        def turns(side: Any) -> list[dict[str, Any]]:
-            return [{"role": "assistant", "content": side}] if isinstance(side, str) else side or []
-
-        names = [n for n in ("prompt", "completion", "chosen", "rejected") if n in pq.read_schema(self._data.uri).names]
-        conversations = [
-            [*row.pop("prompt"), *(turn for side in row.values() for turn in turns(side))]
-            for row in pq.read_table(self._data.uri, columns=names).to_pylist()
-        ]
-        refuse_unrendered(self.tokenizer, self.plan.base.uri, conversations)
+        """Raise ValueError when the chat template leaves out a part of a prompt, or when a prompt and its completion
+        may be longer than the model's context."""
         if (tokens := self.plan.trained_by().completion_tokens) is not None:
             self._check_context(self._data, tokens)
         if self.plan.held_out is not None:
@@ -176,12 +166,10 @@ class MethodTrainer:
 
     def _check_context(self, data: DatasetRef, completion_tokens: int) -> None:
         context = context_length(self.plan.base.uri)
-        if context is None:
-            return
         prompts = {str(p): p for p in pq.read_table(data.uri, columns=["prompt"])["prompt"].to_pylist()}.values()
         texts = [rendered(self.tokenizer, prompt) for prompt in prompts]
         longest = max(len(ids) for ids in self.tokenizer(texts, add_special_tokens=False)["input_ids"])
-        if longest + completion_tokens > context:
+        if context is not None and longest + completion_tokens > context:
             raise ValueError(
                 f"The longest prompt has {longest} tokens and max_completion_tokens is {completion_tokens}: together "
                 f"more than the model's context of {context}. Lower it or leave long prompts out."

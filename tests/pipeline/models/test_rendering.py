@@ -20,7 +20,6 @@ from pipeline.models.rendering import (
     folder_template,
     for_template,
     left_out,
-    refuse_unrendered,
     rendered,
     rendered_answer,
     with_tools,
@@ -88,11 +87,6 @@ def test_calls_and_results_have_ids_and_names() -> None:
 def test_a_template_without_tools_is_refused_by_name(messages: Any, missing: str, plain: Any) -> None:
     with pytest.raises(ValueError, match=f"chat template leaves out {missing}"):
         rendered(plain, messages)
-    with pytest.raises(
-        ValueError, match=rf"chat template of the-base leaves out or refuses {missing} \(1 of 2 rows\).*leave_out"
-    ):
-        refuse_unrendered(plain, "the-base", [messages, [USER]])
-    refuse_unrendered(plain, "the-base", [[USER]])
     with pytest.raises(ValueError, match=missing):
         with_tools(plain).apply_chat_template([messages])
 
