@@ -1,7 +1,6 @@
 """The whole loop under SIGKILLs of random processes, typed again until it went through: `python -m benchmarks.chaos`.
 The outcome has to be that of an undisturbed deployment to the bit, with nothing left running."""
 
-import argparse
 import json
 import os
 import random
@@ -19,6 +18,7 @@ import psutil
 import pyarrow.parquet as pq
 
 from assets.records import CHECKPOINT, PLAN, TRACES, VERDICT, VERSION
+from benchmarks.parts import options
 from jobs.init import write
 from pipeline.core import layout
 from pipeline.core.iteration import Iteration
@@ -214,12 +214,11 @@ def run(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.chaos", description=__doc__)
+    parser = options(__doc__, "one kill, and no rollout")
     parser.add_argument("--kills", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--per-episode", type=int, default=PER_EPISODE)
-    parser.add_argument("--small", action="store_true", help="one kill, and no rollout")
-    asked = parser.parse_args(arguments)
+    asked = parser.parse_args()
     jobs = JOBS[:1] if asked.small else JOBS
     asked.kills = 1 if asked.small else asked.kills
     with tempfile.TemporaryDirectory(prefix="chaos-") as folder:

@@ -2,7 +2,6 @@
 The last line is JSON: `planted` rows, `found`, `left_after` with their owner, `others_changed`, `kills`,
 `proofs_differing`, `bytes_per_s`. Rows are read by plain libraries, which share no code with the erasure."""
 
-import argparse
 import gzip
 import json
 import multiprocessing
@@ -14,10 +13,12 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from benchmarks.parts import options
 from pipeline.core.mark_keys import MarkKeys
 from pipeline.core.storage import ModelRef, Store
 from pipeline.demo import MODEL_DIR
@@ -26,6 +27,7 @@ from pipeline.governance.erasure.records import ErasureProof, Person, proofs
 from pipeline.recipe import BaseModelSection, Compute, Recipe
 from pipeline.recipe.sources import DemoSource
 from pipeline.recipe.traces import Traces
+from pipeline.rollout.gateway.spans import otlp_attributes
 from pipeline.traces.context import StageContext
 from pipeline.traces.lake import local_lake, open_lake
 from pipeline.traces.materialize import materialize
@@ -62,11 +64,12 @@ def lines(path: Path, rows: list[dict[str, Any]]) -> None:
     path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
 
 
-def plant(root: Path, count: int) -> None:
-    """A deployment with `count` rows in each place, round robin over the users."""
+def plant(root: Path, count: int, ids: Sequence[str] = IDS) -> None:
+    """A deployment with `count` rows in each place, round robin over the users; of a third of the spans an attribute
+    alone says whose they are."""
     calls, spans, said, findings = [], [], [], []
     for n in range(count):
-        user, other, trace = IDS[n % len(IDS)], IDS[(n + 1) % len(IDS)], f"{n:032x}"
+        user, other, trace = ids[n % len(ids)], ids[(n + 1) % len(ids)], f"{n:032x}"
         at = datetime(2026, 1, 5, tzinfo=UTC) + timedelta(seconds=n)
         text = f"Question {n}: {other} says x{other}x {json.dumps({'user_id': other})}"
         messages = json.dumps([{"role": "user", "content": text}])
@@ -77,9 +80,11 @@ def plant(root: Path, count: int) -> None:
             "metadata": json.dumps({"user_consent": "true", "region": "us"}),
         })  # fmt: skip
         named = {"recorded_at": at.timestamp(), "trace_id": trace, "timestamp": at.isoformat()}
-        asked = {"key": "gen_ai.input.messages", "value": {"stringValue": messages}}
-        span = {"traceId": trace, "spanId": trace[:16], "startTimeUnixNano": "1", "attributes": [asked]}
-        spans.append({**named, "user_id": user, "resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]})
+        marks = otlp_attributes([("user.id", user), ("gen_ai.input.messages", messages)])
+        span = {"traceId": trace, "spanId": trace[:16], "startTimeUnixNano": "1", "attributes": marks}
+        spans.append(
+            {**named, **({"user_id": user} if n % 3 else {}), "resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}
+        )
         said.append({**named, "resourceLogs": [{"scopeLogs": [{"logRecords": [{"traceId": trace}]}]}]})
         finding = {"key": trace, "owner": user, "source": "judge", "account": "i", "trace_id": trace, "answer": text}
         findings.append(finding)
@@ -100,19 +105,18 @@ def context_of(root: Path) -> StageContext:
     return StageContext(store, recipe, local_lake(store), lambda line: None, "")
 
 
-def rows_of(root: Path) -> Rows:
-    """Every row of every place with its owner; of feedback the owner of the trace, which is in its number."""
+def rows_of(root: Path, ids: Sequence[str] = IDS) -> Rows:
+    """Every row of every place with its owner, whom the number of its trace tells."""
     rows: Rows = Counter()
     for path in [*root.glob("production/**/*.jsonl*"), *root.glob("rewards/findings/*/*.jsonl")]:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        for line in content.decode().splitlines():
-            row = json.loads(line)
-            owner = row.get("user_id") or row.get("owner") or IDS[int(row["trace_id"], 16) % len(IDS)]
-            rows[str(path.relative_to(root)), owner, line] += 1
+        for line in content.splitlines():
+            owner = ids[int(json.loads(line)["trace_id"], 16) % len(ids)]
+            rows[str(path.relative_to(root)), owner, line.decode()] += 1
     context = context_of(root)
     with open_lake(context.lake) as lake:
         for row in lake.read(sorted(lake.digests()), lake.snapshot).to_pylist():
-            rows["table", str(row["user_id"]), repr(row)] += 1
+            rows["table", ids[int(row["trace_id"], 16) % len(ids)], repr(row)] += 1
     return rows
 
 
@@ -141,13 +145,12 @@ def run(context: Any, root: Path, user: str, kill_at: int, events: Path) -> int:
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--kills", type=int, default=100)
-    options.add_argument("--rows", type=int, default=2_000)
-    options.add_argument("--ids", type=int, default=len(IDS), help="how many of them are forgotten, each on a copy")
-    options.add_argument("--seed", type=int, default=0)
-    options.add_argument("--small", action="store_true", help="66 rows, two ids and two kills")
-    asked = options.parse_args()
+    parser = options(__doc__, "66 rows, two ids and two kills")
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--rows", type=int, default=2_000)
+    parser.add_argument("--ids", type=int, default=len(IDS), help="how many of them are forgotten, each on a copy")
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
     if asked.small:
         asked.rows, asked.ids, asked.kills = 66, 2, 2
     spawn = multiprocessing.get_context("forkserver")

@@ -4,7 +4,6 @@ the canary is killed. The last line is JSON."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import math
@@ -19,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks.parts import options
 from pipeline.core import layout
 from pipeline.core.storage import ModelRef, Store
 from pipeline.recipe.rollout import GatewayTraffic
@@ -232,6 +232,4 @@ def measure(small: bool) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--small", action="store_true", help="fewer requests: whether it runs, not how fast")
-    print(json.dumps(measure(parser.parse_args().small)))
+    print(json.dumps(measure(options(__doc__, "whether it runs, not how fast").parse_args().small)))

@@ -3,12 +3,11 @@
 `python -m benchmarks.gpu`, whole or `--only` one of:
 speed: GRPO and DPO with LoRA of models of 1.5B's and 7B's shape with random weights in bf16, through `python -m
 pipeline.training`: step time by part, tokens/s, MFU, memory, seconds to start and to save. memory: the same in 4 bits,
-and every weight. serving: answers of the default engine, and by kernels of attention. matrix: every method under every
+and every weight. serving: answers of the default engine. matrix: every method under every
 strategy, killed and resumed.
 `--small` is the embedded model on CPU. Says nothing of what a model learns. The last line is JSON.
 """
 
-import argparse
 import json
 import platform
 import shutil
@@ -21,6 +20,7 @@ from typing import Any, NamedTuple
 
 from benchmarks import gpu_matrix
 from benchmarks.gpu_data import QWEN2_1_5B, QWEN2_7B, write_base, write_plan
+from benchmarks.parts import options
 from pipeline.core.storage import model_ref
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import problems
@@ -35,10 +35,6 @@ from tests.pipeline.training.runs import failure, kill, reached, start
 
 BATCHES = (64, 64, 16)
 """Answers at once: twice the same, and once others."""
-
-KERNELS = ("CUDNN_ATTENTION", "FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH")
-ATTENTION = {"all": KERNELS, "without cuDNN's": KERNELS[1:], "the plain formula": KERNELS[-1:]}
-"""Kernels that PyTorch may choose from, as it names them."""
 
 
 def serve(base: Path, questions: int, tokens: int) -> dict[str, Any]:
@@ -63,34 +59,10 @@ def serve(base: Path, questions: int, tokens: int) -> dict[str, Any]:
     }
 
 
-def attention(base: Path, questions: int, tokens: int) -> dict[str, dict[str, float]]:
-    """By ATTENTION, the share of answers that two draws of one batch in this process give alike, and their seconds."""
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    from pipeline.serving.loaded import LoadedModel
-
-    loaded, asked = LoadedModel(str(base), questions), _asked(questions)
-    sampling = Sampling(max_completion_tokens=tokens)
-    list(loaded.answers(asked, Sampling(max_completion_tokens=2)))
-    results: dict[str, dict[str, float]] = {}
-    for name, allowed in ATTENTION.items():
-        draws: list[dict[str, str]] = []
-        took: list[float] = []
-        for _ in range(2):
-            begun = time.monotonic()
-            with sdpa_kernel([SDPBackend.__members__[kernel] for kernel in allowed]):
-                draws.append({each.key: each.text for each in loaded.answers(asked, sampling)})
-            took.append(round(time.monotonic() - begun, 2))
-        results[name] = {"same": _same(*draws), "first_s": took[0], "second_s": took[1]}
-    return results
-
-
 def _asked(questions: int) -> list[AnswerRequest]:
     return [
         AnswerRequest(
-            key=str(number),
-            messages=[{"role": "user", "content": problem.prompt}],
-            seed=answer_seed(0, str(number), 0),
+            key=str(number), messages=[{"role": "user", "content": problem.prompt}], seed=answer_seed(0, str(number), 0)
         )
         for number, problem in enumerate(problems(7, "heldout", questions))
     ]
@@ -214,13 +186,12 @@ def timed(
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--small", action="store_true", help="the embedded model on CPU, some minutes")
-    options.add_argument("--only", choices=("speed", "memory", "serving", "matrix"), default="")
-    options.add_argument("--variant", default="", help="of the matrix, those in whose name this pattern is")
-    options.add_argument("--at-once", type=int, default=1, help="variants of the matrix")
-    options.add_argument("--peak-tflops", type=float, default=989.0, help="dense bf16 of the device; of an H200")
-    chosen = options.parse_args()
+    parser = options(__doc__, "the embedded model on CPU, some minutes")
+    parser.add_argument("--only", choices=("speed", "memory", "serving", "matrix"), default="")
+    parser.add_argument("--variant", default="", help="of the matrix, those in whose name this pattern is")
+    parser.add_argument("--at-once", type=int, default=1, help="variants of the matrix")
+    parser.add_argument("--peak-tflops", type=float, default=989.0, help="dense bf16 of the device; of an H200")
+    chosen = parser.parse_args()
     import torch
 
     if not chosen.small and not torch.cuda.is_available():
@@ -245,10 +216,6 @@ def main() -> None:
             for name in ("embedded",) if chosen.small else ("1.5B", "7B"):
                 report[f"serving {name}"] = serve(base_of(name), *((16, 16) if chosen.small else (64, 128)))
                 print(f"serving {name}: {report[f'serving {name}']}", flush=True)
-            report["attention"] = attention(
-                base_of("embedded" if chosen.small else "1.5B"), 16 if chosen.small else 64, 64
-            )
-            print(f"attention: {report['attention']}", flush=True)
         if chosen.only in ("", "matrix"):
             outcomes = gpu_matrix.run(
                 Path(folder), chosen.at_once, chosen.variant or ("sft ddp lora" if chosen.small else "")

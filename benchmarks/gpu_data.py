@@ -4,42 +4,22 @@ rows of the real vocabulary, and plans over long word problems."""
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from benchmarks.contexts import context_of
-from benchmarks.training import label
-from pipeline.core.iteration import identify
-from pipeline.core.storage import DatasetRef, Store, digest_file, model_ref
+from benchmarks.training import label, planned
+from pipeline.core.storage import Store, model_ref
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import mistaken_solution, problems
 from pipeline.recipe import Accelerator, Checkpoints, Compute, Rewards, Selection, Sentinel, Training
 from pipeline.recipe.methods import DPO, GRPO
-from pipeline.rewards.records import LABELS
-from pipeline.selection.preferences import build
-from pipeline.selection.trainable import HeldApart
-from pipeline.training.plan import plan_training
 
 QWEN2_1_5B = {
-    "hidden_size": 1536,
-    "intermediate_size": 8960,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 12,
-    "num_key_value_heads": 2,
-    "vocab_size": 151_936,
-    "max_position_embeddings": 32_768,
-    "tie_word_embeddings": True,
-}
+    "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12,
+    "num_key_value_heads": 2, "vocab_size": 151_936, "max_position_embeddings": 32_768, "tie_word_embeddings": True,
+}  # fmt: skip
 """The shape of Qwen2.5-1.5B: 1,543,714,304 weights."""
 QWEN2_7B = {
-    **QWEN2_1_5B,
-    "hidden_size": 3584,
-    "intermediate_size": 18_944,
-    "num_attention_heads": 28,
-    "num_key_value_heads": 4,
-    "vocab_size": 152_064,
-    "tie_word_embeddings": False,
-}
+    **QWEN2_1_5B, "hidden_size": 3584, "intermediate_size": 18_944, "num_attention_heads": 28,
+    "num_key_value_heads": 4, "vocab_size": 152_064, "tie_word_embeddings": False,
+}  # fmt: skip
 """The shape of Qwen2.5-7B: 7,615,616,512 weights."""
 
 COMMON, OWN = 0.5, 0.03
@@ -81,7 +61,6 @@ def write_plan(
 
     `training`: further sections of the recipe's `training`.
     """
-    store = Store(root)
     drawn = problems(5, "train", 48 * problems_per_row)
     rows: list[dict[str, Any]] = []
     for start in range(0, len(drawn), problems_per_row):
@@ -92,26 +71,12 @@ def write_plan(
             label(f"{prompt}-{right}", prompt, "\n".join(side), group[-1].answer, right)
             for right, side in sides.items()
         ]
-    path = store.path("labels", "labels.parquet")
-    path.parent.mkdir(parents=True)
-    pq.write_table(pa.Table.from_pylist(rows, schema=LABELS), path)
-    labels = DatasetRef(uri=str(path.parent), rows=len(rows), digest=digest_file(path))
-    selection = Selection(method=settings.kind, held_out_share=0.0, max_principal_share=1.0)
-    iteration = identify(0, "benchmark", model_ref(base), labels, "")
-    ids = frozenset((row["trace_id"], row["observation_id"]) for row in rows)
     sections: dict[str, Any] = {
         settings.kind: settings,
         "sentinel": Sentinel(warm_up=settings.steps),  # it would stop what learns nothing
         "checkpoints": checkpoints,
         **training,
     }
-    context = context_of(
-        store,
-        iteration,
-        selection=selection,
-        training=Training(**sections),
-        rewards=rewards,
-        compute=Compute(accelerator=accelerator),
-    )
-    plan_training(context, build(context, labels, HeldApart({}), lambda: ids), {}, lambda: ids)
-    return store.path(iteration.path("training", "plan.json"))
+    selection = Selection(method=settings.kind, held_out_share=0.0, max_principal_share=1.0)
+    given = {"training": Training(**sections), "rewards": rewards, "compute": Compute(accelerator=accelerator)}
+    return planned(Store(root), model_ref(base), rows, selection=selection, **given)

@@ -51,11 +51,10 @@ class Variant(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of a variant. `error`: the last line that the trainer printed; "" where it ended well."""
+    """What became of a variant; nothing where its training failed."""
 
     variant: Variant
     resumed: Resumed | None
-    error: str = ""
 
     @property
     def exact(self) -> bool:
@@ -63,7 +62,7 @@ class Outcome(NamedTuple):
 
     def __str__(self) -> str:
         if self.resumed is None:
-            return f"{self.variant!s:<28} FAILED  {self.error}"
+            return f"{self.variant!s:<28} FAILED"
         bits = "same bits" if self.exact else "other bits"
         at = ", ".join(map(str, self.resumed.killed.resumed_from)) or "never"
         return f"{self.variant!s:<28} {bits:<10} resumed at {at}"
@@ -88,14 +87,7 @@ def attempt(variant: Variant, root: Path) -> Outcome:
         return Outcome(variant, resume(write, root / str(variant).replace(" ", "-"), STEPS, DETERMINISTIC))
     except RuntimeError as error:
         print(f"{variant}\n{error}", file=sys.stderr, flush=True)
-        return Outcome(variant, None, _last(str(error)))
-
-
-def _last(output: str) -> str:
-    """The line that says most of a traceback."""
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    errors = [line for line in lines if "Error" in line or "Exception" in line or "The plan" in line]
-    return (errors or lines)[-1][:300]
+        return Outcome(variant, None)
 
 
 def run(root: Path, at_once: int, only: str = "") -> Sequence[Outcome]:

@@ -1,7 +1,6 @@
 """A whole process and all below it, measured: wall-clock and CPU seconds, and the most memory held at once."""
 
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -23,26 +22,16 @@ class Took(NamedTuple):
     cpu_s: float
     peak_mb: float
     said: str
-    killed: str = ""
-    """The worker that was killed on purpose, as its command line."""
 
 
-class _Seen(NamedTuple):
-    cpu_s: float
-    command: str
-
-
-def measure(module: Sequence[str], kill: str = "", after_s: float = 0.0) -> Took:
-    """Run `python -m MODULE ARGUMENTS`. Raises RuntimeError with the end of its messages when it fails.
-
-    `kill`: SIGKILL the busiest descendant whose command line has this text in it, once, when it has worked `after_s`.
-    """
+def measure(module: Sequence[str]) -> Took:
+    """Run `python -m MODULE ARGUMENTS`. Raises RuntimeError with the end of its messages when it fails."""
     with (
         tempfile.TemporaryFile("w+", encoding="utf-8") as said,
         tempfile.TemporaryFile("w+", encoding="utf-8") as errors,
     ):
-        started, peak, killed, weigh_at = time.monotonic(), 0.0, "", 0.0
-        seen: dict[int, _Seen] = {}
+        started, peak, weigh_at = time.monotonic(), 0.0, 0.0
+        cpu_s: dict[int, float] = {}
         process = subprocess.Popen([sys.executable, "-W", "ignore", "-m", *module], stdout=said, stderr=errors)
         try:
             while True:
@@ -50,12 +39,10 @@ def measure(module: Sequence[str], kill: str = "", after_s: float = 0.0) -> Took
                 if pid:
                     break
                 now = _tree(process.pid)
-                seen |= now
+                cpu_s |= now
                 if (looked := time.monotonic()) >= weigh_at:
                     peak = max(peak, sum(map(_memory_mb, now)))
                     weigh_at = time.monotonic() + (time.monotonic() - looked) / MEMORY_SHARE
-                if kill and not killed:
-                    killed = _kill_one({pid: one for pid, one in now.items() if pid != process.pid}, kill, after_s)
                 time.sleep(EVERY_S)
         except BaseException:  # also an interrupt: what is measured does not outlive its measurement
             process.kill()
@@ -67,28 +54,19 @@ def measure(module: Sequence[str], kill: str = "", after_s: float = 0.0) -> Took
         if process.returncode:
             raise RuntimeError(f"{' '.join(module)} ended with {process.returncode}:\n{errors.read()[-4000:]}")
         # The kernel's figures are exact, and miss children that nobody waited for; the sampled ones see those too.
-        cpu_s = max(usage.ru_utime + usage.ru_stime, sum(one.cpu_s for one in seen.values()))
-        return Took(wall_s, cpu_s, max(peak, usage.ru_maxrss / 1024), said.read().strip().splitlines()[-1], killed)
+        took_s = max(usage.ru_utime + usage.ru_stime, sum(cpu_s.values()))
+        return Took(wall_s, took_s, max(peak, usage.ru_maxrss / 1024), said.read().strip().splitlines()[-1])
 
 
-def _kill_one(candidates: dict[int, _Seen], name: str, after_s: float) -> str:
-    busy = [(one.cpu_s, pid) for pid, one in candidates.items() if name in one.command and one.cpu_s >= after_s]
-    if not busy:
-        return ""
-    os.kill(max(busy)[1], signal.SIGKILL)
-    return candidates[max(busy)[1]].command
-
-
-def _tree(pid: int) -> dict[int, _Seen]:
-    """The process and all below it, without those that end between two looks."""
+def _tree(pid: int) -> dict[int, float]:
+    """CPU seconds of the process and of all below it, without those that end between two looks."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        command = Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8").replace("\0", " ").strip()
         tasks = list(Path(f"/proc/{pid}/task").iterdir())
         children = [int(child) for task in tasks for child in (task / "children").read_text(encoding="utf-8").split()]
     except (OSError, IndexError):
         return {}
-    found = {pid: _Seen((int(fields[11]) + int(fields[12])) * TICK_S, command)}
+    found = {pid: (int(fields[11]) + int(fields[12])) * TICK_S}
     for child in children:
         found |= _tree(child)
     return found

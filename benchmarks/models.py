@@ -3,7 +3,6 @@ Each is refused before labels, or trained by the four methods, exported, evaluat
 judges itself whether the export is the base with other weights. `--write`: the matrix into docs/models.md. The last
 line is JSON."""
 
-import argparse
 import json
 import os
 import subprocess
@@ -21,6 +20,7 @@ from benchmarks.base_models import build
 from benchmarks.base_tokenizers import answer
 from benchmarks.model_checks import file_faults, merge, prompt_faults, tensor_faults, token_faults
 from benchmarks.model_loop import CHAT, ModelLoop, ModelOutcome, conversations
+from benchmarks.parts import options
 from pipeline.core.storage import model_ref
 from pipeline.recipe.methods import METHODS, MethodName
 
@@ -144,12 +144,11 @@ def matrix(outcomes: Sequence[ModelOutcome]) -> Iterator[str]:
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--small", action="store_true", help="one model that trains and one that is refused")
-    options.add_argument("--only", nargs="+", choices=list(HABITS), metavar="NAME", help="these models alone")
-    options.add_argument("--folder", type=Path, help="keeps what is made; a run that ended early goes on there")
-    options.add_argument("--write", action="store_true", help="the matrix into docs/models.md")
-    chosen = options.parse_args()
+    parser = options(__doc__, "one model that trains and one that is refused")
+    parser.add_argument("--only", nargs="+", choices=list(HABITS), metavar="NAME", help="these models alone")
+    parser.add_argument("--folder", type=Path, help="keeps what is made; a run that ended early goes on there")
+    parser.add_argument("--write", action="store_true", help="the matrix into docs/models.md")
+    chosen = parser.parse_args()
     begun, names = time.monotonic(), chosen.only or (["gpt2", "noend"] if chosen.small else list(HABITS))
     methods: list[MethodName] = ["dpo"] if chosen.small else list(METHODS)
     os.environ.update(TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1")

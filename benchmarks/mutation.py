@@ -3,7 +3,6 @@ seeded sample of mutants of each deciding module, each run against the module's 
 The last line is JSON: mutants, killed, survived, timed out. Needs Linux. No library has an operator that removes a
 guard's body."""
 
-import argparse
 import ast
 import contextlib
 import json
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.mutation_runner import PACKAGES, Runner, Trial
+from benchmarks.parts import options
 
 BOUNDARY: dict[type[ast.cmpop], ast.cmpop] = {
     ast.Lt: ast.LtE(), ast.LtE: ast.Lt(), ast.Gt: ast.GtE(), ast.GtE: ast.Gt(),
@@ -199,22 +199,13 @@ TESTS: dict[str, tuple[str, ...]] = {
     "pipeline/rollout/reconcile.py": _named("pipeline/rollout", "guards", "phases", "servers", "watched", "decision"),
     "pipeline/rollout/record.py": _named("pipeline/rollout", "guards", "phases", "drive", "watched", "decision"),
     "pipeline/training/checkpoints/checkpointer.py": _named(
-        "pipeline/training/checkpoints",
-        "checkpointer",
-        "manifest",
-        "retention",
-        "mirror",
-        "mirror_uploads",
-        "mirror_removal",
-        "claims",
+        "pipeline/training/checkpoints", "checkpointer", "retention", "mirror", "mirror_removal", "claims"
     ),
     "pipeline/training/checkpoints/claims.py": _named("pipeline/training/checkpoints", "claims"),
     "pipeline/training/checkpoints/manifest.py": _named(
-        "pipeline/training/checkpoints", "manifest", "checkpointer", "retention", "mirror"
+        "pipeline/training/checkpoints", "checkpointer", "retention", "mirror"
     ),
-    "pipeline/training/checkpoints/mirror.py": _named(
-        "pipeline/training/checkpoints", "mirror", "mirror_uploads", "mirror_removal"
-    ),
+    "pipeline/training/checkpoints/mirror.py": _named("pipeline/training/checkpoints", "mirror", "mirror_removal"),
     "pipeline/traces/gates.py": _named("pipeline/traces", "gates", "scope")
     + _named("pipeline/traces/pii", "recogniser"),
     "pipeline/training/sentinel.py": _named("pipeline/training", "sentinel", "brakes"),
@@ -231,12 +222,11 @@ class Judged(NamedTuple):
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--module", action="append", choices=sorted(TESTS), metavar="M", help="one of them alone")
-    options.add_argument("--sample", type=int, default=25, help="mutants of each module; 0: all of them")
-    options.add_argument("--seed", type=int, default=1)
-    options.add_argument("--small", action="store_true", help="two mutants of one module")
-    chosen = options.parse_args()
+    parser = options(__doc__, "two mutants of one module")
+    parser.add_argument("--module", action="append", choices=sorted(TESTS), metavar="M", help="one of them alone")
+    parser.add_argument("--sample", type=int, default=25, help="mutants of each module; 0: all of them")
+    parser.add_argument("--seed", type=int, default=1)
+    chosen = parser.parse_args()
     if chosen.small:
         chosen.module, chosen.sample = ["pipeline/training/checkpoints/claims.py"], 2
     figures: dict[str, dict[str, int]] = {}
@@ -264,12 +254,7 @@ def sample(source: str, size: int, seed: str) -> list[Mutant]:
 def summary(counts: Counter[str]) -> dict[str, int]:
     """A mutant that never ends is killed too, and counted by itself as well."""
     killed = counts["failed"] + counts["timed out"]
-    return {
-        "mutants": counts.total(),
-        "killed": killed,
-        "survived": counts["passed"],
-        "timed_out": counts["timed out"],
-    }
+    return {"mutants": counts.total(), "killed": killed, "survived": counts["passed"], "timed_out": counts["timed out"]}
 
 
 def describe(judged: Judged) -> str:

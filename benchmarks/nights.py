@@ -2,14 +2,13 @@
 the same items with fresh answers of both arms, at the level and on the nights of the loop's own rules (evals/luck.py,
 evals/outlook.py). The last line is JSON."""
 
-import argparse
 import json
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import ndtr
 
+from benchmarks.parts import options
 from evals import luck, statistics
 from evals.outlook import MOST_NIGHTS, nights_worth
 from evals.statistics import Array, normal_quantile
@@ -113,10 +112,8 @@ def _false(*runs: Years) -> float:
     return max(float((each.false / np.maximum(each.promoted, 1)).mean()) for each in runs)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--small", action="store_true", help="a few years of 40 nights")
-    figures = gates(options.parse_args(arguments).small)
+def main() -> None:
+    figures = gates(options(__doc__, "a few years of 40 nights").parse_args().small)
     assert figures["longest_collecting"] < MOST_NIGHTS
     print(json.dumps(figures))
 

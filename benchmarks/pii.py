@@ -1,7 +1,6 @@
 """Recall and precision of the mask for personal data: `python -m benchmarks.pii [--small] [--per-cell N]`. Faker makes
 the entities, locale by locale. The last line is JSON: `recall` by entity and locale, `kept` by sort of clean text."""
 
-import argparse
 import json
 import random
 import re
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 
 from faker import Faker
 
+from benchmarks.parts import options
 from pipeline.traces.pii import Unmaskable, mask
 
 LOCALES = (
@@ -151,10 +151,9 @@ def measure(per_cell: int, clean: int, seed: int = 0) -> dict[str, Any]:
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--per-cell", type=int, default=1000, help="texts of each entity and locale")
-    options.add_argument("--small", action="store_true", help="20 of them")
-    chosen = options.parse_args()
+    parser = options(__doc__, "20 of them")
+    parser.add_argument("--per-cell", type=int, default=1000, help="texts of each entity and locale")
+    chosen = parser.parse_args()
     per_cell = 20 if chosen.small else chosen.per_cell
     shares = measure(per_cell, per_cell)
     for entity, by_locale in shares["recall"].items():

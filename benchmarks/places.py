@@ -2,7 +2,6 @@
 last line is JSON: of the situations `right`, `refused_before_paid`, `late` and `silently_wrong`, and `preflight_s` of
 the embedded recipe. A test says by its mark what its situation comes to; one that fails is silently wrong."""
 
-import argparse
 import json
 import sys
 import tempfile
@@ -15,6 +14,7 @@ import pytest
 
 from assets.preflight import check
 from assets.resources import Deployment
+from benchmarks.parts import options
 
 RECIPE = Path(__file__).parents[1] / "jobs" / "recipes" / "embedded.yaml"
 OUTCOMES = ("right", "refused_before_paid", "late", "silently_wrong")
@@ -38,9 +38,7 @@ class Situations:
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(prog="python -m benchmarks.places", description=__doc__)
-    options.add_argument("--small", action="store_true", help="the fast tests alone")
-    is_small = options.parse_args().small
+    is_small = options(__doc__, "the fast tests alone").parse_args().small
     situations = Situations()
     chosen = "situation and not slow" if is_small else "situation"
     code = pytest.main(["-q", "-m", chosen, "--durations=3", "tests"], plugins=[situations])

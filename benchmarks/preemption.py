@@ -1,18 +1,16 @@
 """Goodput under simulated pre-emptions, by the trainer's own decisions and account on a virtual clock: `python -m
 benchmarks.preemption [--small] [--schedules N]`. The aim for five hours with restarts of 300 s: .93 at three, .88 at
-six with notice. The last line is JSON: `goodput` and `worst` by profile and number, `time_share` by profile and cause,
-`interval` between saves by simulation and by Young's and Daly's rule."""
+six with notice. The last line is JSON: `goodput` and `worst` by profile and number, `time_share` by cause."""
 
-import argparse
 import json
 import math
 import random
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import takewhile
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from benchmarks.parts import options
 from pipeline.recipe import Checkpoints
 from pipeline.training.account import account
 from pipeline.training.checkpoints.checkpointer import SaveSchedule
@@ -21,9 +19,6 @@ from pipeline.training.result import Goodput
 
 BACKSTOP = 0.9
 """Of the grace, after which the trainer ends whatever it does (pipeline/training/callback.py)."""
-OFTEN, MOST_STEPS, DRAWS = 30, 20_000, 3
-"""Of a schedule that an interval is planned with: interruptions on average, and steps; and how many are drawn. Where
-the steps are the limit, interruptions are so rare that the interval hardly matters."""
 
 
 class Profile(NamedTuple):
@@ -48,18 +43,6 @@ class Profile(NamedTuple):
     checkpoints: Checkpoints = Checkpoints()
 
 
-class TimeInterval(NamedTuple):
-    """Seconds between two saves, as simulation finds them and as Young's and Daly's rule has them."""
-
-    nodes: int
-    interruption_every_s: float
-    """Of the whole gang, on average."""
-    best_s: float
-    best_goodput: float
-    young_daly_s: float
-    young_daly_goodput: float
-
-
 COUNTS = (0, 1, 3, 6)
 EVERY_S = 6000.0
 """Three in five hours."""
@@ -74,34 +57,24 @@ PROFILES = {
     "no notice, restarts of 900 s": Profile(wait_s=840.0, notice_s=0.0),
 }
 """Else: steps of 48 s, a save of 8 s every 10 of them (seed 000), restarts of 300 s. Seed 003: Llama 8B, 16 B200."""
-PER_NODE_H = {
-    "a contended spot pool": 5.0,
-    "a calm spot pool": 100.0,
-    "failures alone": 6334.0,
-}
-"""Mean time between interruptions of one node: three in five hours on three nodes; an assumption; 419 in 54 days on
-2,048 nodes (arXiv 2407.21783, section 3.3.4)."""
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--schedules", type=int, default=20, help="of each profile and number of pre-emptions")
-    options.add_argument("--small", action="store_true", help="one of them")
-    asked = options.parse_args()
+    parser = options(__doc__, "one of them")
+    parser.add_argument("--schedules", type=int, default=20, help="of each profile and number of pre-emptions")
+    asked = parser.parse_args()
     schedules = 1 if asked.small else asked.schedules
     found = {name: goodputs(profile, schedules) for name, profile in PROFILES.items()}
-    planned = {(name, nodes): plan_interval(Profile(), nodes, hours * 3600)
-               for name, hours in PER_NODE_H.items() for nodes in (3, 300)}  # fmt: skip
-    print(json.dumps(summary(found, planned)))
+    print(json.dumps(summary(found)))
 
 
 class SimulatedGang:
     """The processes of a training as one. `ran_s` is the clock while it holds its nodes, `waited_s` the rest."""
 
-    def __init__(self, profile: Profile, interruptions_at: Sequence[float], until_s: float, seed: int) -> None:
-        """`until_s`: stop to look after so many seconds on its nodes, done or not. `seed`: of which notices save."""
-        self._profile, self._until_s, self._dice = profile, until_s, random.Random(seed)
-        self._due = deque(sorted({*interruptions_at, until_s}))
+    def __init__(self, profile: Profile, interruptions_at: Sequence[float], seed: int) -> None:
+        """`seed`: of which notices save."""
+        self._profile, self._dice = profile, random.Random(seed)
+        self._due = deque(sorted(set(interruptions_at)))
         self._at = self._resume = 0
         self._told, self._dies_at = False, math.inf
         self.events: list[TrainingEvent] = []
@@ -146,7 +119,7 @@ class SimulatedGang:
         profile, end = self._profile, self.ran_s + seconds
         if not self._told and self._due and (at := self._due[0]) <= end:
             self._told, self._dies_at = True, at
-            if profile.notice_s and at < self._until_s:
+            if profile.notice_s:
                 self.ran_s = at
                 self._say("stopping", why="SIGTERM")
                 if phase != "start" and self._dice.random() < profile.sigterm_saves:
@@ -159,50 +132,12 @@ class SimulatedGang:
         self.events.append(TrainingEvent(kind=kind, at=at, step=self._at, seconds=seconds, why=why))
 
 
-def run(profile: Profile, interruptions_at: Sequence[float], seed: int = 0, until_s: float = math.inf) -> Goodput:
+def run(profile: Profile, interruptions_at: Sequence[float], seed: int = 0) -> Goodput:
     """Seconds by cause of a training that is interrupted at those seconds of the time that it holds its nodes."""
-    gang = SimulatedGang(profile, interruptions_at, until_s, seed)
-    while not gang.attempt() and gang.ran_s < until_s:
+    gang = SimulatedGang(profile, interruptions_at, seed)
+    while not gang.attempt():
         gang.waited_s += profile.wait_s
     return account(gang.events)
-
-
-def schedule(per_node_every_s: float, nodes: int, horizon_s: float, seed: int) -> list[float]:
-    """When a gang of `nodes` is interrupted up to `horizon_s`; more nodes add interruptions to those of fewer."""
-
-    def arrivals(node: int) -> Iterator[float]:
-        dice, at = random.Random(f"{seed}/{node}"), 0.0
-        while True:
-            at += dice.expovariate(1 / per_node_every_s)
-            yield at
-
-    return sorted(at for node in range(nodes) for at in takewhile(lambda at: at < horizon_s, arrivals(node)))
-
-
-def plan_interval(profile: Profile, nodes: int, per_node_every_s: float, draws: int = DRAWS) -> TimeInterval:
-    """The interval with the highest goodput from a quarter to four times of Young's and Daly's, and theirs.
-
-    Nobody is told of an interruption here: a save at SIGTERM is a bonus, the interval is the guarantee. The training is
-    one without end, looked at after OFTEN interruptions: a short one has too few to plan by.
-    """
-    every_s = per_node_every_s / nodes
-    rule_s = min(math.sqrt(2 * profile.save_s * every_s), every_s)
-    # Steps shorter than a sixth of the interval change nothing but the time that it takes to simulate them.
-    step_s = max(profile.step_s, rule_s / 6)
-    until_s = min(OFTEN * every_s, MOST_STEPS * step_s)
-    drawn = [schedule(per_node_every_s, nodes, until_s, seed) for seed in range(draws)]
-    endless = profile._replace(work_s=1e12, step_s=step_s, notice_s=0.0)
-
-    def goodput(checkpoints: Checkpoints) -> float:
-        tried = endless._replace(checkpoints=checkpoints)
-        return sum(run(tried, at, until_s=until_s).share for at in drawn) / draws
-
-    rule_steps = max(1, round(rule_s / step_s))
-    candidates = {max(1, round(rule_steps * 2 ** (k / 2))) for k in range(-4, 5)}
-    tried = {steps: goodput(Checkpoints(every_steps=steps)) for steps in sorted(candidates)}
-    by_rule = goodput(Checkpoints(interruption_every_s=every_s, every_steps=rule_steps))
-    best_goodput, best_s = max((by_rule, rule_s), *((share, steps * step_s) for steps, share in tried.items()))
-    return TimeInterval(nodes, every_s, best_s, best_goodput, rule_s, by_rule)
 
 
 def goodputs(profile: Profile, schedules: int) -> dict[int, list[Goodput]]:
@@ -223,9 +158,7 @@ def shares(found: Sequence[Goodput]) -> dict[str, float]:
     return {"productive": sum(each.productive_s for each in found) / total, **spent}
 
 
-def summary(
-    found: Mapping[str, Mapping[int, Sequence[Goodput]]], planned: Mapping[tuple[str, int], TimeInterval]
-) -> dict[str, Any]:
+def summary(found: Mapping[str, Mapping[int, Sequence[Goodput]]]) -> dict[str, Any]:
     def of(which: Any) -> dict[str, dict[str, float]]:
         return {
             name: {str(count): round(which(g.share for g in each), 3) for count, each in by_count.items()}
@@ -238,14 +171,6 @@ def summary(
         "time_share": {
             name: {cause: round(share, 4) for cause, share in shares(by_count[COUNTS[-1]]).items()}
             for name, by_count in found.items()
-        },
-        "interval": {
-            f"{name}, {nodes} nodes": {
-                "simulated_s": round(each.best_s),
-                "young_daly_s": round(each.young_daly_s),
-                "goodput": round(each.best_goodput, 3),
-            }
-            for (name, nodes), each in planned.items()
         },
     }
 

@@ -2,7 +2,6 @@
 under random schedules of SIGKILL and SIGTERM must be one. The last line is JSON: `kill_schedules`, `distinct_digests`
 by method, `goodput` by number of pre-emptions, steps lost by signal, median seconds of a save and of a start."""
 
-import argparse
 import json
 import random
 import signal
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.kills import Zygote, adapter_of, result_of, survive
+from benchmarks.parts import options
 from benchmarks.training import write_plan
 from pipeline.recipe import Checkpoints, Training, Validation, load
 from pipeline.recipe.methods import DPO, GRPO
@@ -37,9 +37,7 @@ ASKED = Validation(every_steps=4, prompts=8, samples=1, max_completion_tokens=32
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--small", action="store_true", help="two schedules and one pre-emption, within minutes")
-    small = options.parse_args().small
+    small = options(__doc__, "two schedules and one pre-emption, within minutes").parse_args().small
     schedules, counts = (2, (0, 1)) if small else (20, (0, 1, 3, 6))
     training = load("jobs/recipes/embedded.yaml").training
     if small:
@@ -52,34 +50,31 @@ def main() -> None:
             digests[method] = len(set(found))
         goodput = {count: preempt(Path(folder, f"preempted-{count}"), training, count, lost) for count in counts}
         events = read_journal(Path(folder, "preempted-0", "journal"))
-    print(
-        json.dumps(
-            {
-                "kill_schedules": schedules // 2 * 2,
-                "distinct_digests": digests,
-                "goodput": {str(count): round(share, 3) for count, share in goodput.items()},
-                "lost_steps": {cause: _spread(steps) for cause, steps in sorted(lost.items())},
-                "save_s": _median([event.seconds["save"] for event in events if event.kind == "saved"]),
-                "start_s": _median(_starts(events)),
-            }
-        )
-    )
+    figures = {
+        "kill_schedules": schedules // 2 * 2,
+        "distinct_digests": digests,
+        "goodput": {str(count): round(share, 3) for count, share in goodput.items()},
+        "lost_steps": {cause: _spread(steps) for cause, steps in sorted(lost.items())},
+        "save_s": _median([event.seconds["save"] for event in events if event.kind == "saved"]),
+        "start_s": _median(_starts(events)),
+    }
+    print(json.dumps(figures))
 
 
 def kill(folder: Path, method: str, schedules: int, lost: dict[str, list[int]]) -> list[str]:
     """Adapter digests of one undisturbed training and of `schedules` disturbed ones."""
     settings = Training(grpo=OFF_POLICY, dpo=PAIRS, validation=ASKED, checkpoints=Checkpoints(every_steps=2))
-    with Zygote(folder / f"{method}.log") as zygote:
-        whole = write_plan(folder / f"{method}-whole", settings, method)
-        assert zygote.attempt(whole).code == 0, zygote.output.read_text(encoding="utf-8")
-        found, whole_s = [adapter_of(whole)], result_of(whole).goodput.total_s
-        for seed in range(schedules):
-            plan = write_plan(folder / f"{method}-{seed}", settings, method)
-            attempts = survive(zygote, plan, random.Random(f"{method}/{seed}"), 5, whole_s)
-            codes = " ".join(str(attempt.code) for attempt in attempts)
-            found.append(adapter_of(plan))
-            print(f"{method} schedule {seed + 1:2}  attempts ended with {codes:<20}  {found[-1][:12]}", flush=True)
-            _count(result_of(plan).preemptions, lost)
+    zygote = Zygote(folder / f"{method}.log")
+    whole = write_plan(folder / f"{method}-whole", settings, method)
+    assert zygote.attempt(whole).code == 0, zygote.output.read_text(encoding="utf-8")
+    found, whole_s = [adapter_of(whole)], result_of(whole).goodput.total_s
+    for seed in range(schedules):
+        plan = write_plan(folder / f"{method}-{seed}", settings, method)
+        attempts = survive(zygote.attempt, plan, random.Random(f"{method}/{seed}"), 5, whole_s)
+        codes = " ".join(str(attempt.code) for attempt in attempts)
+        found.append(adapter_of(plan))
+        print(f"{method} schedule {seed + 1:2}  attempts ended with {codes:<20}  {found[-1][:12]}", flush=True)
+        _count(result_of(plan).preemptions, lost)
     return found
 
 

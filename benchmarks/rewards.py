@@ -1,9 +1,8 @@
 """What checking answers costs, and what it gets wrong: `python -m benchmarks.rewards [--small]`. Our checker and a
 serial loop over math-verify label the same completions; pathological ones are among them. The last line is JSON:
-`speedup_*` (wall-clock), `cpu_ratio_*`, `lost_labels` of ordinary completions, `*_mislabelled` pathological ones called
-correct, and GSM8K's gold solutions against their own and wrong numbers."""
+`speedup_*` (wall-clock), `cpu_ratio_*`, `lost_labels` of ordinary completions, `ours_mislabelled` pathological ones
+called correct, and GSM8K's gold solutions against their own and wrong numbers."""
 
-import argparse
 import json
 import logging
 import multiprocessing
@@ -17,15 +16,9 @@ from fractions import Fraction
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.parts import options
 from pipeline.recipe.rewards import Verifier
-from pipeline.rewards.verifiers import (
-    Grader,
-    Outcome,
-    VerifierTask,
-    final_answer,
-    plain_number,
-    reference_answer,
-)
+from pipeline.rewards.verifiers import Grader, Outcome, VerifierTask, final_answer, plain_number, reference_answer
 from pipeline.rewards.verifiers.pool import Pool, Work, WorkerFailure
 
 PER_PROMPT = 4
@@ -159,29 +152,27 @@ Rival = Pool[list[Item], Labels]
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--gsm8k", type=Path, default=GSM8K, help="GSM8K's test.jsonl; made solutions where absent")
-    options.add_argument("--limit", type=float, default=20.0, help="seconds the rival may take for a pathological item")
-    options.add_argument("--small", action="store_true", help="a twentieth of everything, within a minute or two")
-    chosen = options.parse_args()
-    print(json.dumps(run(chosen.gsm8k, 100 if chosen.small else 2000, 3.0 if chosen.small else chosen.limit)))
+    is_small = options(__doc__, "a twentieth of everything, within a minute or two").parse_args().small
+    print(json.dumps(run(GSM8K, 100 if is_small else 2000)))
 
 
-def run(gsm8k: Path, count: int, limit_s: float) -> dict[str, float]:
+def run(gsm8k: Path, count: int) -> dict[str, float]:
     """Every figure, for `count` completions."""
     texts = solutions(gsm8k)
-    with closing(Pool(Work(serial, warm_serial), 1, 16_384)) as rival:
-        with closing(Grader(Verifier(workers=WORKERS, timeout_s=5.0))) as check:
-            check([VerifierTask(rf"\boxed{{\frac{{{n}}}{{7}}}}", "0.5") for n in range(64)])  # both workers are up
-            items = mixed(texts, count)
-            needing = sum(_needs_workers(item) for item in items)
-            print(f"{count:,} completions, mean {sum(len(i.completion) for i in items) / count:.0f} characters, "
+    with (
+        closing(Pool(Work(serial, warm_serial), 1, 16_384)) as rival,
+        closing(Grader(Verifier(workers=WORKERS, timeout_s=5.0))) as check,
+    ):
+        check([VerifierTask(rf"\boxed{{\frac{{{n}}}{{7}}}}", "0.5") for n in range(64)])  # both workers are up
+        items = mixed(texts, count)
+        needing = sum(_needs_workers(item) for item in items)
+        print(f"{count:,} completions, mean {sum(len(i.completion) for i in items) / count:.0f} characters, "
                   f"{needing / count:.0%} of them for math-verify", flush=True)  # fmt: skip
-            figures = {"items": count, "needing_math_verify": round(needing / count, 3)}
-            figures |= throughput(items, check, rival, "")
-            figures |= throughput(plain(texts, count // 2), check, rival, "plain_")
-            figures |= correctness(texts[: max(100, count)], check)
-        return figures | survival(items, rival, limit_s)
+        figures = {"items": count, "needing_math_verify": round(needing / count, 3)}
+        figures |= throughput(items, check, rival, "")
+        figures |= throughput(plain(texts, count // 2), check, rival, "plain_")
+        figures |= correctness(texts[: max(100, count)], check)
+    return figures | survival(items)
 
 
 def throughput(items: list[Item], check: Grader, rival: Rival, prefix: str) -> dict[str, float]:
@@ -210,7 +201,7 @@ def throughput(items: list[Item], check: Grader, rival: Rival, prefix: str) -> d
     return figures
 
 
-def survival(items: list[Item], rival: Rival, limit_s: float) -> dict[str, float]:
+def survival(items: list[Item]) -> dict[str, float]:
     """One pathological completion after every 99 ordinary ones."""
     from benchmarks.pathological import MATHS
 
@@ -234,17 +225,6 @@ def survival(items: list[Item], rival: Rival, limit_s: float) -> dict[str, float
     outcomes = {o.value: sum(grade.outcome is o for grade in found) for o in Outcome}
     print(f"ours    {len(checks):,} items with {len(poison)} pathological in {time.monotonic() - started:.0f} s: "
           f"{lost} labels lost, {outcomes}", flush=True)  # fmt: skip
-
-    said = rival.run([[Item(bad.completion, bad.reference, False)] for bad in poison], [limit_s] * len(poison))
-    scores = [one.scores for one in said if not isinstance(one, WorkerFailure)]
-    hangs = sum(one is WorkerFailure.timeout for one in said)
-    figures |= {
-        "serial_hangs": hangs,
-        "serial_crashes": len(said) - len(scores) - hangs,
-        "serial_mislabelled": scores.count([1.0]),
-        "serial_zeros": scores.count([0.0]),
-    }
-    print(f"serial  {figures}", flush=True)
     return figures
 
 

@@ -2,17 +2,17 @@
 limits at once, `drops` (looks until one is proven), `latency`, `advance`, `rollback` (ticks until 0%).
 The rules are the real ones. The last line is JSON, with the worst cell of each part."""
 
-import argparse
-import json
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from statistics import median
 from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks.parts import chosen, measure, options
 from benchmarks.rollout_machine import rollback
 from benchmarks.rollout_world import Model, World, draw, watched
 from pipeline.core.estimate import share
@@ -178,18 +178,10 @@ PARTS: dict[str, Callable[[bool, ProcessPoolExecutor], Figures]] = {
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--small", action="store_true", help="a few runs of each part, within a minute or two")
-    options.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; default: all")
-    chosen = options.parse_args()
-    if unknown := set(chosen.parts) - PARTS.keys():
-        options.error(f"unknown parts: {', '.join(sorted(unknown))}. Choose from {', '.join(PARTS)}.")
+    asked = chosen(options(__doc__, "a few runs of each part, within a minute or two"), list(PARTS))
     os.environ["OMP_NUM_THREADS"] = "1"
-    figures: Figures = {}
     with ProcessPoolExecutor(PROCESSES, mp_context=get_context("spawn")) as pool:
-        for name in chosen.parts or PARTS:
-            figures |= PARTS[name](chosen.small, pool)
-    print(json.dumps(figures))
+        measure({name: partial(PARTS[name], asked.small, pool) for name in asked.parts})
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 plant counts as detected when it says STOP before a quarter of its steps. The last line is JSON: `detected_share` of all
 and of the worst plant, `false_stop_share`, `seeds`."""
 
-import argparse
 import json
 import os
 from collections import defaultdict
@@ -12,6 +11,7 @@ from multiprocessing import get_context
 from statistics import median
 from typing import NamedTuple
 
+from benchmarks.parts import options
 from pipeline.core.estimate import share
 from pipeline.recipe import Sentinel
 from pipeline.training.sentinel import review
@@ -39,11 +39,10 @@ class Outcome(NamedTuple):
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--small", action="store_true", help="two plants and a clean training, within a minute or two")
-    options.add_argument("--seeds", type=int, default=5, help="trainings of each plant")
-    options.add_argument("--clean", type=int, default=max(CLEAN_RUNS.values()), help="most of each clean setting")
-    chosen = options.parse_args()
+    parser = options(__doc__, "two plants and a clean training, within a minute or two")
+    parser.add_argument("--seeds", type=int, default=5, help="trainings of each plant")
+    parser.add_argument("--clean", type=int, default=max(CLEAN_RUNS.values()), help="most of each clean setting")
+    chosen = parser.parse_args()
     os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
     plants, clean = names(chosen.small)
     jobs = [Job(name, seed) for seed in range(1, 2 if chosen.small else chosen.seeds + 1) for name in plants]

@@ -1,19 +1,17 @@
 """What signals without references are worth on the embedded desk: `python -m benchmarks.signals [--small] [PART ...]`.
-Utility is hidden from the pipeline and measured here. With `--cells FILE` a cell of the file is not measured again. The
-last line is JSON with all figures."""
+Utility is hidden from the pipeline and measured here. The last line is JSON with all figures."""
 
-import argparse
-import json
 import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks import signals_methods as methods
-from benchmarks.signals_world import RECIPE, Cells, base, worth, worth_of_turns
+from benchmarks.parts import chosen, measure, options
+from benchmarks.signals_methods import cells
+from benchmarks.signals_world import RECIPE, base, worth
 from evals.gate import GateVerdict
 from pipeline.core import layout
 from pipeline.core.iteration import Iteration
@@ -33,12 +31,8 @@ class Size(NamedTuple):
 ROOT = Path(__file__).parent.parent
 
 
-def whole_loop(size: Size, kept: Cells) -> dict[str, float]:
+def whole_loop(size: Size) -> dict[str, float]:
     """`dagster job launch -j preference_tuning` with the desk's recipe, once; the seed is the recipe's."""
-    return kept.once("loop", lambda: _loop(size))
-
-
-def _loop(size: Size) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         settings = [f"data_root={folder}/data"] + (SMALL_LOOP if size.small else [])
         environment = {
@@ -54,15 +48,16 @@ def _loop(size: Size) -> dict[str, float]:
         verdict = store.read(latest.path(layout.GATE_VERDICT), GateVerdict)
         result = store.read(latest.path(layout.RESULT), TrainingResult)
         assert verdict is not None and result is not None
-        before, after = (worth(model, 1, size.items) for model in (base(), result.checkpoint.model))
+        models = base(), result.checkpoint.model
+        before, after = (worth(model, 1, size.items) for model in models)
         print(f"loop: {minutes:.1f} min, verdict {verdict.verdict} ({'; '.join(verdict.reasons)})", flush=True)
         print(
             f"loop: utility {before.mean:.3f} +- {before.error:.3f}, then {after.mean:.3f} +- {after.error:.3f}",
             flush=True,
         )
         for kind in KINDS:
-            old, new = (worth_of_turns(model, kind, 1, size.items) for model in (base(), result.checkpoint.model))
-            print(f"loop: utility of turns of kind {kind} {old:.3f}, then {new:.3f}", flush=True)
+            old, new = (worth(model, 1, size.items, kind) for model in models)
+            print(f"loop: utility of turns of kind {kind} {old.mean:.3f}, then {new.mean:.3f}", flush=True)
         passed = float(verdict.verdict == "PASS")
         return {"desk_utility_before": before.mean, "desk_utility_after": after.mean, "desk_gate_passed": passed,
                 "desk_minutes": minutes}  # fmt: skip
@@ -79,36 +74,17 @@ SMALL_LOOP = [
 ]
 
 
-Part = Callable[[Size, Cells], dict[str, float]]
-PARTS: dict[str, Part] = {
-    "methods": methods.cells,
-    "controls": methods.controls,
-    "loop": whole_loop,
-}
+PARTS = {"methods": cells, "loop": whole_loop}
 
 
-SMALL = ("methods",)
-"""What a small run measures where no part is named."""
-
-
-def main(arguments: list[str] | None = None) -> dict[str, float]:
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}")
-    options.add_argument("--small", action="store_true", help="one seed, one small cell, few held-out requests")
-    options.add_argument("--seeds", type=int, default=3, help="from 1 on (default: %(default)s)")
-    options.add_argument("--cells", type=Path, metavar="FILE", help="JSON lines of the cells that were measured")
-    chosen = options.parse_args(arguments)
-    if unknown := set(chosen.parts) - set(PARTS):
-        options.error(f"{', '.join(sorted(unknown))}: the parts are {', '.join(PARTS)}")
-    size = Size((1,), 40, True) if chosen.small else Size(tuple(range(1, chosen.seeds + 1)), 300, False)
-    cells = Cells(chosen.cells, "small" if chosen.small else "whole")
-    figures: dict[str, float] = {"seeds": len(size.seeds)}
-    for name in chosen.parts or (SMALL if chosen.small else PARTS):
-        started = time.monotonic()
-        figures |= PARTS[name](size, cells)
-        print(f"{name}: {time.monotonic() - started:.0f} s", flush=True)
-    print(json.dumps({name: round(value, 4) for name, value in figures.items()}))
-    return figures
+def main() -> None:
+    parser = options(__doc__, "one seed, one small cell, few held-out requests; of no named parts `methods` alone")
+    parser.add_argument("--seeds", type=int, default=3, help="from 1 on (default: %(default)s)")
+    asked = chosen(parser, list(PARTS))
+    if asked.small and len(asked.parts) == len(PARTS):
+        asked.parts = ["methods"]
+    size = Size((1,), 40, True) if asked.small else Size(tuple(range(1, asked.seeds + 1)), 300, False)
+    measure({name: partial(PARTS[name], size) for name in asked.parts})
 
 
 if __name__ == "__main__":

@@ -1,29 +1,17 @@
-"""Each method on the same thumbs and samples: hidden utility before and after, what the rule chooses, and controls. A
-choice is right when no method of its cell is better by more than the best one's standard error."""
+"""Each method on the same thumbs and samples: hidden utility before and after, and what the rule chooses. A choice is
+right when no method of its cell is better by more than the best one's standard error."""
 
 import math
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from benchmarks.signals_world import (
-    Cell,
-    Cells,
-    Score,
-    Traffic,
-    World,
-    answered,
-    base,
-    judged,
-    probe_shares,
-    traffic,
-    worth,
-)
+from benchmarks.signals_world import Cell, Score, Traffic, World, answered, base, judged, probe_shares, traffic, worth
 from pipeline.core.storage import DatasetRef, ModelRef
 from pipeline.recipe.methods import MethodName
 from pipeline.rewards.reward_model.records import RewardModelReport
@@ -67,7 +55,7 @@ class Seed:
     @cached_property
     def drawn(self) -> list[list[Answer]]:
         asked = self.logged.requests[: 32 if self.size.small else PROMPTS]
-        return answered(base(), asked, 8, self.seed + 50)
+        return answered(base(), [request.messages for request in asked], 8, self.seed + 50)
 
     @contextmanager
     def world(self, cell: Cell, *overrides: str) -> Generator[World]:
@@ -84,24 +72,25 @@ class Trainable(NamedTuple):
     samples: DatasetRef
 
 
-def cells(size: "Size", kept: Cells) -> dict[str, float]:
+def cells(size: "Size") -> dict[str, float]:
     """The methods at each number of thumbs and each noise, and what the rule makes of each cell's evidence."""
     utilities: defaultdict[str, list[float]] = defaultdict(list)
     probes: list[float] = []
     right: list[bool] = []
     for number in size.seeds:
         seed = Seed(number, size)
-        before = measured(f"seed {number} before", base(), seed, kept)
+        before = measured(f"seed {number} before", base(), seed)
         utilities["before"].append(before["utility"])
         for cell in SMALL if size.small else CELLS:
-            evidence, after = _cell(seed, cell, kept)
+            evidence, after = _cell(seed, cell)
             for method, figures in after.items():
                 utilities[f"{method}_{cell.label}"].append(figures["utility"])
             probes.append(evidence["probe_min"])
             right.append(chosen_is_best(evidence["chosen"], before, after))
     means = {f"utility_{name}": fmean(values) for name, values in utilities.items()}
     errors = {f"error_{name}": _error(values) for name, values in utilities.items() if len(values) > 1}
-    return means | errors | {"probe_min": min(probes), "chosen_is_best_share": fmean(right), "choices": len(right)}
+    figures = {"seeds": len(size.seeds), "choices": len(right), "probe_min": min(probes)}
+    return means | errors | figures | {"chosen_is_best_share": fmean(right)}
 
 
 def chosen_is_best(chosen: str, before: dict[str, Any], after: dict[str, dict[str, Any]]) -> bool:
@@ -112,21 +101,17 @@ def chosen_is_best(chosen: str, before: dict[str, Any], after: dict[str, dict[st
     return after[chosen]["utility"] >= best["utility"] - best["error"]
 
 
-def _cell(seed: Seed, cell: Cell, kept: Cells) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+def _cell(seed: Seed, cell: Cell) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """The evidence of a cell with the rule's choice, and each method's utility."""
     scored: Sequence[MethodName] = ("grpo", "dpo") if cell.noise == FORCED_NOISE and not seed.size.small else ()
-    tried: list[MethodName] = ["sft", "kto", *scored]
     place = f"seed {seed.seed} {cell.label}"
-    names: dict[MethodName, str] = {method: f"{place} {method}" for method in tried}
-    if not kept.missing([f"{place} evidence", *names.values()]):
-        return kept.once(f"{place} evidence", dict), {name: kept.once(names[name], dict) for name in tried}
     with seed.world(cell) as world:
         report, judge = world.reward_model(), judged("desk-labels", world.recipe.rewards)
         counting = report if report.counts_beside(world.recipe.rewards.fresh) else None
         given = Trainable(world, report, judge, world.best_of(counting, judge, seed.drawn))
-        evidence = kept.once(f"{place} evidence", lambda: _evidence(given))
-        after = {method: _tried(given, method, names[method], seed, kept) for method in tried}
-    return evidence, after
+        evidence = shown(f"{place} evidence", _evidence(given))
+        tried: list[MethodName] = ["sft", "kto", *scored]
+        return evidence, {method: _tried(given, method, f"{place} {method}", seed) for method in tried}
 
 
 def _evidence(given: Trainable) -> dict[str, Any]:
@@ -140,74 +125,35 @@ def _evidence(given: Trainable) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _tried(given: Trainable, method: MethodName, name: str, seed: Seed, kept: Cells) -> dict[str, Any]:
-    def train() -> TrainingResult:
-        world, report, _, samples = given
-        report = report.model_copy(update={"admitted": True, "reasons": ()})  # GRPO is forced, whatever it lacks
-        overrides = (f"selection.method={method}", *STEPS[method], *short(method, seed.size))
-        return world.train(method, *overrides, samples=samples, report=report)
-
-    return trained(name, train, seed, kept)
+def _tried(given: Trainable, method: MethodName, name: str, seed: Seed) -> dict[str, Any]:
+    world, report, _, samples = given
+    report = report.model_copy(update={"admitted": True, "reasons": ()})  # GRPO is forced, whatever it lacks
+    overrides = (f"selection.method={method}", *STEPS[method], *short(method, seed.size))
+    return left(name, world.train(method, *overrides, samples=samples, report=report), seed)
 
 
-def controls(size: "Size", kept: Cells) -> dict[str, float]:
-    """Thumbs that mean nothing: what the rule says with a reward model of them and nobody else, and what KTO, and SFT
-    on the best of k by that model, would have done."""
-    utilities: defaultdict[str, list[float]] = defaultdict(list)
-    refused: list[bool] = []
-    for number in size.seeds:
-        seed = Seed(number, size)
-        names = {name: f"seed {number} random thumbs {name}" for name in ("evidence", "kto", "sft")}
-        if kept.missing(list(names.values())):
-            _random_cell(seed, names, kept)
-        refused.append(kept.once(names["evidence"], dict)["chosen"] == "none")
-        for method in ("kto", "sft"):
-            utilities[method].append(kept.once(names[method], dict)["utility"])
-    means = {f"utility_{name}_random": fmean(values) for name, values in utilities.items()}
-    return means | {"random_thumbs_none": fmean(refused)}
-
-
-def _random_cell(seed: Seed, names: dict[str, str], kept: Cells) -> None:
-    with seed.world(Cell(300, 0.0, random=True)) as world:
-        report = world.reward_model()
-        best = world.best_of(report, None, seed.drawn)
-
-        def evidence() -> dict[str, Any]:
-            decision = world.choice(report, best, *ALONE)
-            return {"chosen": decision.method, "auc": report.auc.value, "auc_low": report.auc.low}
-
-        kept.once(names["evidence"], evidence)
-        for method in ("kto", "sft"):
-            overrides = (f"selection.method={method}", *short(method, seed.size))
-            trained(names[method], lambda: world.train(method, *overrides, samples=best), seed, kept)  # noqa: B023
-
-
-ALONE = ("rewards.fresh={reward_model: 1.0}",)
-"""No judge: the reward model's word is all that a fresh sample is worth."""
-
-
-def trained(name: str, train: Callable[[], TrainingResult], seed: Seed, kept: Cells) -> dict[str, Any]:
-    return kept.once(name, lambda: left(train(), seed))
-
-
-def left(result: TrainingResult, seed: Seed) -> dict[str, Any]:
+def left(name: str, result: TrainingResult, seed: Seed) -> dict[str, Any]:
     """What a training leaves: hidden utility, health, the brakes that spoke, how far it went and how long it took."""
     distances = [row["held_out/answer_kl"] for row in result.metrics if "held_out/answer_kl" in row]
     findings = result.health.findings
-    return {
-        **_worth(result.checkpoint.model, seed), "health": result.health.verdict, "why": result.health.why,
+    figures = {
+        "health": result.health.verdict, "why": result.health.why,
         "brakes": [finding.rule for finding in findings if finding.rule in BRAKES or finding.verdict == "STOP"],
         "step": result.checkpoint.step, "kl": max(distances, default=math.nan), "seconds": result.goodput.total_s,
     }  # fmt: skip
+    return measured(name, result.checkpoint.model, seed) | shown(name, figures)
 
 
-def measured(name: str, model: ModelRef, seed: Seed, kept: Cells) -> dict[str, Any]:
-    return kept.once(name, lambda: _worth(model, seed))
-
-
-def _worth(model: ModelRef, seed: Seed) -> dict[str, Any]:
+def measured(name: str, model: ModelRef, seed: Seed) -> dict[str, Any]:
     figures = worth(model, seed.seed, seed.size.items)
-    return {"utility": figures.mean, "error": figures.error, "vouchers": figures.voucher}
+    return shown(name, {"utility": figures.mean, "error": figures.error, "vouchers": figures.voucher})
+
+
+def shown(name: str, figures: dict[str, Any]) -> dict[str, Any]:
+    """Printed, so that a run that ends early leaves what it measured."""
+    legible = {key: f"{value:.3f}" if isinstance(value, float) else str(value) for key, value in figures.items()}
+    print(f"{name}: {', '.join(f'{key} {value}' for key, value in legible.items())}", flush=True)
+    return figures
 
 
 def short(method: MethodName | str, size: "Size") -> tuple[str, ...]:

@@ -40,7 +40,7 @@ from pipeline.selection.pairing import read_labels
 from pipeline.selection.preferences import ScoredSamples, build
 from pipeline.selection.trainable import HeldApart
 from pipeline.serving.endpoint import Endpoint
-from pipeline.serving.inference import Answer, Sampling
+from pipeline.serving.inference import Answer, Messages, Sampling
 from pipeline.serving.transformers_engine import sampler
 from pipeline.traces.context import IterationContext
 from pipeline.traces.lake import local_lake
@@ -63,11 +63,10 @@ class Traffic(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """What users leave: how many thumbs, how noisy, and whether they mean anything."""
+    """What users leave: how many thumbs, and how noisy."""
 
     thumbs: int
     noise: float
-    random: bool = False
 
     @property
     def label(self) -> str:
@@ -90,38 +89,30 @@ def base() -> ModelRef:
     return model_ref(MODEL_DIR)
 
 
-def answered(model: ModelRef, asked: Sequence[Request], samples: int, seed: int) -> list[list[Answer]]:
+def answered(model: ModelRef, asked: Sequence[Messages], samples: int, seed: int) -> list[list[Answer]]:
     sampling = Sampling(samples=samples, temperature=1.0, max_completion_tokens=MAX_TOKENS, seed=seed)
     with sampler(quiet) as sample:
-        return sample(model, [request.messages for request in asked], sampling)
+        return sample(model, asked, sampling)
 
 
-def worth(model: ModelRef, seed: int, items: int) -> Worth:
-    """Of two sampled answers to each held-out request."""
-    rng = random.Random(f"held out/{seed}")
-    asked = [draw(rng, "heldout") for _ in range(items)]
-    drawn = answered(model, asked, 2, seed)
+def worth(model: ModelRef, seed: int, items: int, kind: Kind | None = None) -> Worth:
+    """Of two sampled answers to each held-out request; or to each turn of a kind: with its facts, a call, after a
+    result, or a second question."""
+    rng = random.Random(f"turns/{kind}/{seed}" if kind else f"held out/{seed}")
+    turns = [draw_turn(rng, "heldout", kind) for _ in range(items)] if kind else []
+    asked = [turn.request for turn in turns] or [draw(rng, "heldout") for _ in range(items)]
+    drawn = answered(model, [turn.conversation for turn in turns] or [r.messages for r in asked], 2, seed)
     means = [fmean(utility(r, a.text, a.finished) for a in each) for r, each in zip(asked, drawn, strict=True)]
     vouchers = [features(r, a.text).voucher for r, each in zip(asked, drawn, strict=True) for a in each]
     return Worth(fmean(means), stdev(means) / math.sqrt(items), fmean(vouchers))
-
-
-def worth_of_turns(model: ModelRef, kind: Kind, seed: int, items: int) -> float:
-    """Of two sampled answers to each held-out turn of a kind: with its facts, a call, after a result, or a second
-    question."""
-    rng = random.Random(f"turns/{kind}/{seed}")
-    asked = [draw_turn(rng, "heldout", kind) for _ in range(items)]
-    sampling = Sampling(samples=2, temperature=1.0, max_completion_tokens=MAX_TOKENS, seed=seed)
-    with sampler(quiet) as sample:
-        drawn = sample(model, [turn.conversation for turn in asked], sampling)
-    return fmean(utility(t.request, a.text, a.finished) for t, each in zip(asked, drawn, strict=True) for a in each)
 
 
 def traffic(seed: int, rows: int) -> Traffic:
     rng = random.Random(f"signals/{seed}")
     asked = [draw(rng, "train") for _ in range(rows)]
     people = [user.id for user in users(seed)]
-    return Traffic(seed, asked, [a for (a,) in answered(base(), asked, 1, seed)], [rng.choice(people) for _ in asked])
+    answers = [a for (a,) in answered(base(), [request.messages for request in asked], 1, seed)]
+    return Traffic(seed, asked, answers, [rng.choice(people) for _ in asked])
 
 
 def rated_rows(logged: Traffic, cell: Cell) -> list[dict[str, Any]]:
@@ -132,7 +123,7 @@ def rated_rows(logged: Traffic, cell: Cell) -> list[dict[str, Any]]:
     for n, (request, answer, user) in enumerate(zip(*logged[1:], strict=True)):
         if len(rows) == cell.thumbs:
             break
-        up = rng.random() < 0.5 if cell.random else thumb_up(rng, request, answer, bias[user], users_here)
+        up = thumb_up(rng, request, answer, bias[user], users_here)
         rows.append(label(f"t{n}", user, request, answer.text) | {"feedback": 0.75 if up else 0.25})
     return [row | {"final_reward": row["feedback"], "profile": "rated"} for row in rows]
 
@@ -182,9 +173,7 @@ class World:
         thumbs = [Thumb(*row[:2], row.user_id, row.prompt, row.completion, row.feedback or 0.0) for row in rated]
         return train_reward_model(self.context("rm"), lambda: (thumbs, {}))
 
-    def best_of(
-        self, report: RewardModelReport | None, judge: Score | None, drawn: Sequence[list[Answer]]
-    ) -> DatasetRef:
+    def best_of(self, report: RewardModelReport | None, judge: Score, drawn: Sequence[list[Answer]]) -> DatasetRef:
         """The samples, scored by the mean of the scorers given; they answer the first logged requests."""
         asked = list(zip(self.logged.requests, self.logged.askers, drawn, strict=False))
         texts = [AnsweredChat(r.messages, a.text, a.finished) for r, _, answers in asked for a in answers]
@@ -195,29 +184,23 @@ class World:
         rows: list[dict[str, Any]] = []
         for n, (request, user, answers) in enumerate(asked):
             for number, answer in enumerate(answers):
-                opinion = judge(request, answer.text) if judge is not None else None
+                opinion = judge(request, answer.text)
                 scores = [score for score in (values[len(rows)], opinion) if score is not None]
-                reward = fmean(scores) if answer.finished and scores else 0.0
+                reward = fmean(scores) if answer.finished else 0.0
                 of_sample = {"sample": number, "finished": answer.finished, "completion_tokens": answer.tokens}
                 scored = {"reward_model": values[len(rows)], "judge": opinion, "final_reward": reward}
                 rows.append(label(f"t{n}", user, request, answer.text) | of_sample | scored | {"profile": "fresh"})
         return _published(self.root / f"samples-{len(list(self.root.iterdir()))}", rows, SAMPLES)
 
-    def choice(self, report: RewardModelReport, samples: DatasetRef, *overrides: str) -> MethodDecision:
+    def choice(self, report: RewardModelReport, samples: DatasetRef) -> MethodDecision:
         """What the rule makes of the cell's evidence, the recipe forcing nothing."""
-        recipe = self.recipe_with(*overrides)
-        context = self.context(f"choice-{len(list(self.root.iterdir()))}", recipe)
-        evidence = build(
-            context, self.labels, HeldApart({}), self._agreed, fresh=ScoredSamples(samples, report)
-        ).evidence
-        return choose(evidence, recipe.selection, recipe.rewards.min_coverage)
+        context = self.context(f"choice-{len(list(self.root.iterdir()))}")
+        fresh = ScoredSamples(samples, report)
+        evidence = build(context, self.labels, HeldApart({}), self._agreed, fresh=fresh).evidence
+        return choose(evidence, self.recipe.selection, self.recipe.rewards.min_coverage)
 
     def train(
-        self,
-        name: str,
-        *overrides: str,
-        samples: DatasetRef | None = None,
-        report: RewardModelReport | None = None,
+        self, name: str, *overrides: str, samples: DatasetRef | None = None, report: RewardModelReport | None = None
     ) -> TrainingResult:
         """The candidate of a method that is forced, through selection's tables, plan and trainer. `report`: of the
         reward model, for a method whose completions are scored; the desk's judge is then asked as well."""
@@ -271,38 +254,3 @@ def probe_shares(world: World, report: RewardModelReport, judge: Score) -> dict[
             values = [(f.value or 0.0) + judge(*each) for f, each in zip(scored, texts, strict=True)]
             shares[probe.name] = fmean(a > b for a, b in zip(values[::2], values[1::2], strict=True))
     return shares
-
-
-Figures = dict[str, Any]
-
-
-class Cells:
-    """Figures by the name of their cell. Without a file they are forgotten with the process."""
-
-    def __init__(self, path: Path | None, scope: str) -> None:
-        """`scope`: what else decides a figure, such as the size of the run; figures of another one do not count."""
-        self._path, self._scope = path, scope
-        self._figures: dict[str, Figures] = {}
-        for line in path.read_text(encoding="utf-8").splitlines() if path is not None and path.is_file() else ():
-            cell = json.loads(line)
-            if cell["scope"] == scope:
-                self._figures[cell["name"]] = cell["figures"]
-
-    def missing(self, names: Sequence[str]) -> list[str]:
-        return [name for name in names if name not in self._figures]
-
-    def once(self, name: str, measure: Callable[[], Figures]) -> Figures:
-        """The cell's figures, measured and written down where nobody did before."""
-        if name not in self._figures:
-            self._figures[name] = measure()
-            cell = {"scope": self._scope, "name": name, "figures": self._figures[name]}
-            if self._path is not None:
-                with self._path.open("a", encoding="utf-8") as file:
-                    file.write(f"{json.dumps(cell)}\n")
-            print(f"{name}: {_legible(self._figures[name])}", flush=True)
-        return self._figures[name]
-
-
-def _legible(figures: Figures) -> str:
-    shown = {name: f"{value:.3f}" if isinstance(value, float) else str(value) for name, value in figures.items()}
-    return ", ".join(f"{name} {value}" for name, value in shown.items())

@@ -3,7 +3,6 @@ benchmarks.traces [--rows N] [--folder F] [--small]`. The last line is JSON: `fl
 one-core floor over ours, `cpu_ratio_to_pandas` that of pandas over ours, `two_process_speedup` one process's wall-clock
 time over two's."""
 
-import argparse
 import json
 import os
 import shutil
@@ -11,18 +10,18 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.measure import Took, measure
+from benchmarks.parts import options
 from benchmarks.traces_data import Truth, export_of, generate
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument(
+    parser = options(__doc__, "20,000 rows and one pair, within a minute")
+    parser.add_argument(
         "--rows", type=int, default=1_000_000, help="rows of the export; one three times as long follows"
     )
-    options.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir(), "traces-benchmark"))
-    options.add_argument("--pairs", type=int, default=3, help="runs of the floor and of ours, in turn")
-    options.add_argument("--small", action="store_true", help="20,000 rows and one pair, within a minute")
-    chosen = options.parse_args()
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir(), "traces-benchmark"))
+    parser.add_argument("--pairs", type=int, default=3, help="runs of the floor and of ours, in turn")
+    chosen = parser.parse_args()
     rows, pairs = (20_000, 1) if chosen.small else (chosen.rows, chosen.pairs)
     truth, truth_3x = generate(chosen.folder, rows), generate(chosen.folder, 3 * rows)
     print(f"{truth.rows:,} rows, {truth.json_bytes / 1e9:.2f} GB of JSON lines in {export_of(chosen.folder, rows)}")
@@ -38,20 +37,17 @@ def main() -> None:
             f"{share / took.wall_s:9,.0f} rows/s"
         )
     one, two = middle["ours1"], middle["ours2"]
-    print(
-        json.dumps(
-            {
-                "floor_ratio": round(middle["floor"].cpu_s / one.cpu_s, 3),
-                "cpu_ratio_to_pandas": round(middle["pandas"].cpu_s / one.cpu_s, 2),
-                "peak_rss_mb": round(one.peak_mb),
-                "peak_rss_mb_3x": round(middle["ours1, 3x"].peak_mb),
-                "peak_rss_mb_two": round(two.peak_mb),
-                "two_process_speedup": round(one.wall_s / two.wall_s, 2),
-                "rows_per_s": round(truth.rows / one.wall_s),
-                "rows": truth.rows,
-            }
-        )
-    )
+    figures = {
+        "floor_ratio": round(middle["floor"].cpu_s / one.cpu_s, 3),
+        "cpu_ratio_to_pandas": round(middle["pandas"].cpu_s / one.cpu_s, 2),
+        "peak_rss_mb": round(one.peak_mb),
+        "peak_rss_mb_3x": round(middle["ours1, 3x"].peak_mb),
+        "peak_rss_mb_two": round(two.peak_mb),
+        "two_process_speedup": round(one.wall_s / two.wall_s, 2),
+        "rows_per_s": round(truth.rows / one.wall_s),
+        "rows": truth.rows,
+    }
+    print(json.dumps(figures))
 
 
 def run(way: str, folder: Path, rows: int, truth: Truth) -> Took:

@@ -2,7 +2,6 @@
 `python -m pipeline.training` and as a bare TRL script. The last line is JSON: `ratio_to_bare_trl` is the ratio of
 median wall-clock times."""
 
-import argparse
 import json
 import os
 import resource
@@ -18,8 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.contexts import context_of
+from benchmarks.parts import options
 from pipeline.core.iteration import identify
-from pipeline.core.storage import DatasetRef, Store, digest_file, model_ref
+from pipeline.core.storage import DatasetRef, ModelRef, Store, digest_file, model_ref
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import mistaken_solution, problems
 from pipeline.recipe import Compute, Selection, Training
@@ -41,9 +41,7 @@ class Took(NamedTuple):
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--small", action="store_true", help="one short pair of runs, within a minute")
-    chosen = options.parse_args()
+    chosen = options(__doc__, "one short pair of runs, within a minute").parse_args()
     steps, pairs = (2, 1) if chosen.small else (40, 5)
     found: dict[str, list[Took]] = {name: [] for name in ARMS}
     with tempfile.TemporaryDirectory() as folder:
@@ -59,16 +57,13 @@ def main() -> None:
     cpu = {name: statistics.median(took.cpu_s for took in runs) for name, runs in found.items()}
     for name in ARMS:
         print(f"{name:<10} median  {wall[name]:7.1f} s  {cpu[name]:7.1f} CPU s")
-    print(
-        json.dumps(
-            {
-                "ratio_to_bare_trl": round(wall["ours"] / wall["bare TRL"], 4),
-                "cpu_ratio_to_bare_trl": round(cpu["ours"] / cpu["bare TRL"], 4),
-                "same_weights": len({took.adapter for runs in found.values() for took in runs}) == 1,
-                "steps": steps,
-            }
-        )
-    )
+    figures = {
+        "ratio_to_bare_trl": round(wall["ours"] / wall["bare TRL"], 4),
+        "cpu_ratio_to_bare_trl": round(cpu["ours"] / cpu["bare TRL"], 4),
+        "same_weights": len({took.adapter for runs in found.values() for took in runs}) == 1,
+        "steps": steps,
+    }
+    print(json.dumps(figures))
 
 
 def run(name: str, root: Path, steps: int) -> Took:
@@ -89,7 +84,6 @@ def run(name: str, root: Path, steps: int) -> Took:
 
 def write_plan(root: Path, training: Training, method: str = "grpo", processes: int = 1, seed: int = 5) -> Path:
     """A plan over fresh problems of the demo task, as the selection stage would leave it; a tenth is held out."""
-    store, base = Store(root), model_ref(MODEL_DIR)
     wanted = training.grpo.batches * training.grpo.prompts_per_step
     drawn = problems(seed, "train", max(wanted, 200))
     rows = [
@@ -97,15 +91,21 @@ def write_plan(root: Path, training: Training, method: str = "grpo", processes: 
         for number, p in enumerate(drawn)
         for right in (0.0, 1.0)
     ]
+    share = 0.2 if training.validation.every_steps else 0.0
+    selection = Selection(method=method, held_out_share=share)  # type: ignore[arg-type]
+    compute = Compute(processes=processes)
+    return planned(Store(root), model_ref(MODEL_DIR), rows, selection=selection, training=training, compute=compute)
+
+
+def planned(store: Store, base: ModelRef, rows: list[dict[str, Any]], **sections: Any) -> Path:
+    """The plan of a training on these labels, all of which may be trained on; its path."""
     path = store.path("labels", "labels.parquet")
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist(rows, schema=LABELS), path)
     labels = DatasetRef(uri=str(path.parent), rows=len(rows), digest=digest_file(path))
-    share = 0.2 if training.validation.every_steps else 0.0
     iteration = identify(0, "benchmark", base, labels, "")
-    selection = Selection(method=method, held_out_share=share)  # type: ignore[arg-type]
     ids = frozenset((row["trace_id"], row["observation_id"]) for row in rows)
-    context = context_of(store, iteration, selection=selection, training=training, compute=Compute(processes=processes))
+    context = context_of(store, iteration, **sections)
     plan_training(context, build(context, labels, HeldApart({}), lambda: ids), {}, lambda: ids)
     return store.path(iteration.path("training", "plan.json"))
 

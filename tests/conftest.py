@@ -136,17 +136,7 @@ def _sigterm_is_heard(request: pytest.FixtureRequest) -> Iterator[None]:
     _hear_sigterm(f"by {request.node.nodeid}")
 
 
-_OWN = (
-    "AWS_",
-    "DAGSTER_",
-    "JUDGE_",
-    "LAKE_",
-    "LANGFUSE_",
-    "MLFLOW_",
-    "NOTIFY_",
-    "PREFERENCE_TUNING_",
-    "TRACES_",
-)
+_OWN = ("AWS_", "DAGSTER_", "JUDGE_", "LAKE_", "LANGFUSE_", "MLFLOW_", "NOTIFY_", "PREFERENCE_TUNING_", "TRACES_")
 
 
 def _own_environment() -> dict[str, str]:

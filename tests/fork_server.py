@@ -7,7 +7,6 @@ the same arguments, environment and directory, in a process of its own that can 
 import fcntl
 import json
 import os
-import random
 import select
 import signal
 import socket
@@ -19,23 +18,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace, TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
-from pipeline.core.locations import Document
-from pipeline.core.storage import digest_file
-from pipeline.training.result import TrainingResult
+from benchmarks.kills import Attempt
 from tests.processes import is_alive
 
 ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "DISABLE_MLFLOW_INTEGRATION": "TRUE"}
 """As the entry points set it, for what is imported here."""
 SLOT = "pipeline.serving.slot_server"
-
-
-class Attempt(NamedTuple):
-    """How one attempt ended: the signal that it was sent (None: it was left alone) and its exit code."""
-
-    sent: signal.Signals | None
-    code: int
 
 
 class ForkedProcess:
@@ -173,25 +163,6 @@ def as_subprocess(server: ForkServer) -> Any:
     """In place of a module's `subprocess`: `Popen` forks."""
     names = ("PIPE", "STDOUT", "DEVNULL", "TimeoutExpired", "CalledProcessError")
     return SimpleNamespace(Popen=server.popen, **{name: getattr(subprocess, name) for name in names})
-
-
-def survive(server: ForkServer, plan: Path, dice: random.Random, kills: int, whole_s: float) -> list[Attempt]:
-    """Train to the end under `kills` kills at instants that are uniform over `whole_s`, an undisturbed run's time."""
-    attempts: list[Attempt] = []
-    while not plan.with_name("result.json").exists():
-        sent = dice.choice([signal.SIGKILL, signal.SIGTERM]) if len(attempts) < kills else None
-        attempts.append(server.attempt(plan, sent, dice.uniform(0, whole_s)))
-        assert attempts[-1].code in (0, 143, -signal.SIGKILL, -signal.SIGTERM), (attempts, server.output.read_text())
-    return attempts
-
-
-def result_of(plan: Path) -> TrainingResult:
-    path = plan.with_name("result.json")
-    return TrainingResult.model_validate_json(path.read_bytes(), context=Document(path))
-
-
-def adapter_of(plan: Path) -> str:
-    return digest_file(plan.parent / "adapter" / "adapter_model.safetensors")
 
 
 def _start(address: Path) -> subprocess.Popen[bytes]:

@@ -4,7 +4,6 @@ Utility is measured here alone; no stage may know it.
 """
 
 import os
-import random
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,13 +17,11 @@ import pytest
 from assets.graph import ASSETS
 from assets.records import CHECKPOINT, PLAN, REPORT, REWARD_MODEL, SAMPLES, TRACES, VERDICT
 from assets.resources import Deployment, records
+from benchmarks.signals_world import worth
 from jobs.retry import leavings, remove
 from pipeline.core.storage import ModelRef, model_ref
 from pipeline.demo.desk import MODEL_DIR
-from pipeline.demo.desk.conversation import KINDS, Kind, draw_turn
-from pipeline.demo.desk.utility import utility
-from pipeline.serving.inference import Sampling
-from pipeline.serving.transformers_engine import sampler
+from pipeline.demo.desk.conversation import KINDS, Kind
 from tests.fork_server import ForkServer
 from tests.loop import ROOT, forked, instance, run_loop
 
@@ -68,17 +65,7 @@ def loop(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> I
 
 def hidden_utility(model: ModelRef) -> dict[Kind, float]:
     """Of two sampled answers to each of 60 held-out turns of each kind."""
-    rng = random.Random("held out")
-    asked = [draw_turn(rng, "heldout", kind) for kind in KINDS for _ in range(60)]
-    sampling = Sampling(samples=2, temperature=1.0, max_completion_tokens=48, seed=4)
-    with sampler() as sample:
-        drawn = sample(model, [turn.conversation for turn in asked], sampling)
-    worth = [
-        (turn.kind, utility(turn.request, answer.text, answer.finished))
-        for turn, answers in zip(asked, drawn, strict=True)
-        for answer in answers
-    ]
-    return {kind: fmean(each for of, each in worth if of == kind) for kind in KINDS}
+    return {kind: worth(model, 4, 60, kind).mean for kind in KINDS}
 
 
 def test_the_desk_improves_what_its_users_want(loop: DeskLoop) -> None:

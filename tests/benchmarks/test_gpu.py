@@ -5,15 +5,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.gpu import (
-    MEMORY,
-    PARTLY_RIGHT,
-    PARTS,
-    SPEED,
-    WARM_UP,
-    Run,
-    figures,
-)
+from benchmarks.gpu import MEMORY, PARTLY_RIGHT, PARTS, SPEED, WARM_UP, Run, figures
 from benchmarks.gpu_data import write_plan
 from pipeline.core.locations import Document
 from pipeline.demo import MODEL_DIR

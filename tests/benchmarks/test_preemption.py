@@ -1,13 +1,8 @@
 """The simulated training of the benchmark against closed forms."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from benchmarks.preemption import (
-    Profile,
-    run,
-)
+from benchmarks.preemption import Profile, run
 from pipeline.recipe import Checkpoints
 
 
@@ -35,17 +30,3 @@ def test_a_notice_saves_where_there_is_time_to(changed: dict[str, float], lost: 
     profile = first._replace(**changed)
     result = run(profile, [profile.start_s + 4.2 * profile.step_s])
     assert round(result.badput_s["lost"] / profile.step_s) == lost
-
-
-@given(
-    st.floats(1, 2000), st.floats(1, 100), st.sampled_from([0.0, 30.0, 120.0]), st.lists(st.floats(0, 4000), max_size=8)
-)
-@settings(max_examples=20)
-def test_simulation_ends_and_longer_waits_cost_their_length(
-    work_s: float, step_s: float, notice_s: float, at: list[float]
-) -> None:
-    profile = Profile(work_s=work_s, step_s=step_s, notice_s=notice_s)
-    result, slower = run(profile, at), run(profile._replace(wait_s=profile.wait_s + 100), at)
-    assert result.productive_s == pytest.approx(max(1, round(work_s / step_s)) * step_s)
-    assert result.total_s == pytest.approx(result.productive_s + sum(result.badput_s.values()))
-    assert round((slower.total_s - result.total_s) / 100, 6) in range(len(set(at)) + 1)

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.kills import result_of
 from pipeline.core.storage import digest_file
 from pipeline.training.journal import read_journal
 from pipeline.training.result import TrainingResult
-from tests.fork_server import result_of
 
 DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 """What torch asks for before cuBLAS gives the same bits twice."""

@@ -7,12 +7,13 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from benchmarks.kills import result_of
 from pipeline.models.rendering import chat_tokenizer, rendered, rendered_answer
 from pipeline.recipe import Checkpoints, Validation
 from pipeline.recipe.methods import METHODS
 from pipeline.training.methods.answers import tokenised
 from pipeline.training.result import NEVER_RETRY
-from tests.fork_server import ForkServer, result_of
+from tests.fork_server import ForkServer
 from tests.pipeline.core.tool_models import tool_model
 from tests.pipeline.training.plans import DPO_SETTINGS, GRPO_SETTINGS, KTO_SETTINGS, SFT_SETTINGS, folder, make_plan
 from tests.variants import one_and_variants

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.kills import adapter_of, result_of, survive
 from pipeline.recipe import Checkpoints, Validation
 from pipeline.recipe.methods import GRPO
-from tests.fork_server import ForkServer, adapter_of, result_of, survive
+from tests.fork_server import ForkServer
 from tests.pipeline.training.plans import folder, make_plan
 
 pytestmark = pytest.mark.slow
@@ -38,7 +39,9 @@ def test_any_schedule_of_kills_ends_with_the_same_bits(tmp_path: Path, fork_serv
         if interrupted >= 2:
             break
         broken = plan(f"broken-{seed}")
-        attempts = survive(fork_server, broken, random.Random(f"several iterations/{seed}"), 3, whole.goodput.total_s)
+        attempts = survive(
+            fork_server.attempt, broken, random.Random(f"several iterations/{seed}"), 3, whole.goodput.total_s
+        )
         interrupted += len(attempts) - 1
         again = result_of(broken)
         assert adapter_of(broken) == bits, attempts

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from benchmarks.kills import result_of
 from pipeline.core.storage import model_ref
 from pipeline.demo import MODEL_DIR
 from pipeline.recipe import Rewards, Sentinel, Validation
@@ -18,7 +19,7 @@ from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.training.journal import read_rows
 from pipeline.training.result import NEVER_RETRY
 from pipeline.training.scorers import spending
-from tests.fork_server import ForkServer, result_of
+from tests.fork_server import ForkServer
 from tests.pipeline.rewards.functions import write_function
 from tests.pipeline.rewards.judge.endpoint import Request, Said, Server, parts, scored, serving
 from tests.pipeline.training.plans import folder

@@ -1,16 +1,15 @@
 """Two ranks over gloo: one of them killed, all of them pre-empted, and still the bits of the undisturbed run."""
 
-import os
-import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.fork_server import adapter_of, result_of
+from benchmarks.kills import adapter_of, result_of
 from tests.pipeline.training.plans import folder, two_ranks
 
 pytestmark = pytest.mark.slow
@@ -29,19 +28,9 @@ def lines(path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     yield process, "done"
 
 
-def rank_of(gang: int, rank: int) -> int:
+def rank_of(gang: int, rank: int) -> psutil.Process:
     """The process of a rank below the gang's."""
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            parent = re.search(r"^PPid:\s+(\d+)", (entry / "status").read_text(), re.MULTILINE)
-            environment = (entry / "environ").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if parent is not None and int(parent[1]) == gang and f"RANK={rank}".encode() in environment:
-            return int(entry.name)
-    raise AssertionError(f"no rank {rank} below {gang}")
+    return next(each for each in psutil.Process(gang).children() if each.environ().get("RANK") == str(rank))
 
 
 @pytest.mark.variant
@@ -56,7 +45,7 @@ def test_a_killed_rank_and_a_pre_emption_change_no_bit(tmp_path: Path) -> None:
     for process, line in lines(broken):
         if "step 3/8" in line and not killed:
             killed = True
-            os.kill(rank_of(process.pid, 1), signal.SIGKILL)  # the gang starts both again, by itself
+            rank_of(process.pid, 1).kill()  # the gang starts both again, by itself
         elif "step 5/8" in line:
             process.send_signal(signal.SIGTERM)
     assert process.returncode == 143

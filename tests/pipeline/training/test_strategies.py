@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from benchmarks.kills import result_of
 from pipeline.demo import MODEL_DIR
 from pipeline.recipe import Distribution, Lora
 from pipeline.recipe.methods import MethodName
 from pipeline.selection.cost import parameters
 from pipeline.training.launch import COMPILER
 from pipeline.training.result import TrainingResult
-from tests.fork_server import ForkServer, result_of
+from tests.fork_server import ForkServer
 from tests.pipeline.training.plans import GRPO_SETTINGS, folder, make_plan
 from tests.pipeline.training.runs import resume, train
 

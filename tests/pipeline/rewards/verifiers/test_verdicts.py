@@ -251,15 +251,11 @@ def test_poison_costs_only_itself() -> None:
     good, bad = VerifierTask("#### 1/2", "0.5"), VerifierTask("#### 1/3", "0.5")
     checks, ordinary, expected = list[VerifierTask](), list[int](), list[str]()
     for number, poison in enumerate(POISON.values()):
-        between = [
-            VerifierTask(f"#### {number}/2", f"{number / 2}"),
-            VerifierTask(f"#### {number}/3", f"{number + 1}"),
-            good,
-            bad,
-        ]
+        half = VerifierTask(f"#### {number}/2", f"{number / 2}")
+        third = VerifierTask(f"#### {number}/3", f"{number + 1}")
         ordinary += range(len(checks), len(checks) + 4)
         expected += ["correct", "wrong", "correct", "wrong"]
-        checks += [*between, poison]
+        checks += [half, third, good, bad, poison]
     with grader(workers=2, timeout_s=1.5) as check:
         grades = check(checks)
     assert len(POISON) >= 25

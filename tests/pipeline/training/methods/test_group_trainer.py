@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.kills import result_of
 from pipeline.recipe.methods import GRPO
-from tests.fork_server import ForkServer, result_of
+from tests.fork_server import ForkServer
 from tests.pipeline.training.plans import folder, make_plan
 
 

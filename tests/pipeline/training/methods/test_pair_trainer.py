@@ -1,21 +1,27 @@
 """Pairs as DPO trains them: the prompt that is served, and the same step whatever micro-batches it is split into."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
+from benchmarks.kills import result_of
 from pipeline.demo import MODEL_DIR
 from pipeline.models.rendering import rendered
+from pipeline.models.tokenizer import load_tokenizer
 from pipeline.recipe.methods import DPO
 from pipeline.training.methods import trainer_of
-from tests.fork_server import ForkServer, result_of
+from pipeline.training.methods.builder import count_positions_from_first_token
+from tests.fork_server import ForkServer
 from tests.pipeline.training.methods.test_answers import QWEN3
 from tests.pipeline.training.plans import folder, make_plan
 
-pytestmark = pytest.mark.slow  # its imports take seconds
+pytestmark = pytest.mark.slow
 
 
 def base(root: Path, template: str) -> Path:
@@ -64,3 +70,20 @@ def test_micro_batches_do_not_change_a_step(tmp_path: Path, fork_server: ForkSer
         sum(float((adapter[name] - other[name] * share).square().sum()) for name in learned) for share in (1, 0)
     )
     assert apart < 1e-8 * norm
+
+
+@pytest.mark.parametrize("name", ["gpt2", "qwen35c"])
+def test_padding_moves_no_answer(family: Callable[[str], Path], name: str) -> None:
+    """Learned positions, and linear attention, whose state padding could reach."""
+    folder = str(family(name))
+    tokenizer, model = load_tokenizer(folder), AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    count_positions_from_first_token(model)
+
+    def scores(*texts: str) -> torch.Tensor:
+        batch: Any = tokenizer(list(texts), return_tensors="pt", padding=True, add_special_tokens=False)
+        with torch.no_grad():
+            return model(**batch).logits[0].log_softmax(-1)
+
+    alone = scores("Add 3 and 4.")
+    padded = scores("Add 3 and 4.", "Add 3 and 4. Add 17 and 28. Add 5 and 6.")
+    assert (padded[-len(alone) :] - alone).abs().max() < 1e-4
