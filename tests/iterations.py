@@ -17,12 +17,9 @@ from .fork_server import ForkServer
 from .loop import deployment, forked, instance, run_loop, undrawn
 
 FEW = (
-    "training.grpo.steps=2",
-    "training.grpo.prompts_per_step=4",
-    "training.validation.every_steps=2",
-    "evaluation.suites.0.items=60",
-    "evaluation.max_standard_error=0.2",
-)
+    "training.grpo.steps=2", "training.grpo.prompts_per_step=4", "training.validation.every_steps=2",
+    "evaluation.suites.0.items=60", "evaluation.max_standard_error=0.2",
+)  # fmt: skip
 """A second training need not be long: that it begins from the promoted model is what its tests are about."""
 
 

@@ -1,16 +1,14 @@
 """The sets of problems that the seeds train on, in small and as their authors publish them, and a model with random
 weights whose words they are."""
 
-import json
 import random
 import re
 from collections.abc import Iterable
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+from tests.evals.published import save
 
 
 class Problem(NamedTuple):
@@ -39,85 +37,70 @@ ASKED = problems(60, ("trees", "boats"))
 
 
 def write_gsm8k(path: Path, rows: Iterable[Problem]) -> Path:
-    return _lines(path, ({"question": each.prompt, "answer": f"{each.solution}\n#### {each.answer}"} for each in rows))
+    return save(path, [{"question": each.prompt, "answer": f"{each.solution}\n#### {each.answer}"} for each in rows])
 
 
 def write_deepscaler(path: Path, rows: Iterable[Problem]) -> Path:
     """One JSON array."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    array = [{"problem": each.prompt, "answer": each.answer, "solution": each.solution} for each in rows]
-    path.write_text(json.dumps(array), encoding="utf-8")
-    return path
+    return save(path, [{"problem": each.prompt, "answer": each.answer, "solution": each.solution} for each in rows])
 
 
 def write_math(path: Path, rows: Iterable[Problem]) -> Path:
     """A file of MATH's training problems: the answer stands in the solution."""
-    boxed = (
+    boxed = [
         {"problem": each.prompt, "level": f"Level {each.level}", "type": "Algebra",
          "solution": f"so it is $\\boxed{{{each.answer}}}$"}
         for each in rows
-    )  # fmt: skip
-    return _lines(path, boxed)
+    ]  # fmt: skip
+    return save(path, boxed)
 
 
 def write_math500(path: Path, rows: Iterable[Problem]) -> Path:
-    written = (
+    written = [
         {"problem": each.prompt, "solution": each.solution, "answer": each.answer, "subject": "Algebra",
          "level": each.level, "unique_id": f"test/algebra/{number}.json"}
         for number, each in enumerate(rows)
-    )  # fmt: skip
-    return _lines(path, written)
+    ]  # fmt: skip
+    return save(path, written)
 
 
 def write_aime(path: Path, rows: Iterable[Problem]) -> Path:
     """Parquet, whose answers have three digits."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     columns = [
         {"id": number, "problem": each.prompt, "solution": each.solution, "answer": each.answer.zfill(3),
          "url": "https://example.com", "year": "2024"}
         for number, each in enumerate(rows)
     ]  # fmt: skip
-    pq.write_table(pa.Table.from_pylist(columns), path)
-    return path
+    return save(path, columns)
 
 
 def write_labelled(folder: Path, rows: Iterable[Problem]) -> Path:
     """Two answers to each problem, with the reward of a stage before."""
-    folder.mkdir(parents=True)
     columns = [
         {"input": each.prompt, "output": f"{each.solution}\n#### {answer}", "final_reward": reward}
         for each in rows
         for answer, reward in ((each.answer, 0.9), ("0", 0.1))
     ]
-    pq.write_table(pa.Table.from_pylist(columns), folder / "part-0.parquet")
+    save(folder / "part-0.parquet", columns)
     return folder
 
 
 def write_openmathinstruct(folder: Path, rows: Iterable[Problem]) -> Path:
     """`data/train_1M-00000-of-00001.parquet` and `data/train-...`, with several solutions of each problem."""
-    table = pa.Table.from_pylist(
-        [
-            {"problem": each.prompt, "generated_solution": f"{words} {each.solution}", "expected_answer": each.answer,
-             "problem_source": "augmented_gsm8k"}
-            for each in rows
-            for words in ("and", "so")
-        ]
-    )  # fmt: skip
-    (folder / "data").mkdir(parents=True)
+    table = [
+        {"problem": each.prompt, "generated_solution": f"{words} {each.solution}", "expected_answer": each.answer,
+         "problem_source": "augmented_gsm8k"}
+        for each in rows
+        for words in ("and", "so")
+    ]  # fmt: skip
     for split in ("train", "train_1M"):
-        pq.write_table(table, folder / "data" / f"{split}-00000-of-00001.parquet")
+        save(folder / "data" / f"{split}-00000-of-00001.parquet", table)
     return folder
 
 
 def write_own(path: Path, rows: Iterable[Problem]) -> Path:
     """In the project's own fields."""
-    return _lines(path, ({"prompt": each.prompt, "reference": each.answer} for each in rows))
-
-
-def _lines(path: Path, rows: Iterable[dict[str, Any]]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
-    return path
+    return save(path, [{"prompt": each.prompt, "reference": each.answer} for each in rows])
 
 
 WORD = r"\n#### \d|\\boxed\{\d\}| ?[A-Za-z]+|[\s\S]"

@@ -9,10 +9,11 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import httpx2
 import pytest
@@ -189,3 +190,37 @@ def _is_ready(url: str) -> bool:
         return httpx2.get(url, trust_env=False).status_code == 200
     except httpx2.TransportError:
         return False
+
+
+class HttpAsked(NamedTuple):
+    """A request: `path` with its query, `headers` by name in any case."""
+
+    path: str
+    headers: Any
+    body: bytes
+
+
+@contextmanager
+def answering(respond: Callable[[HttpAsked], tuple[int, bytes]]) -> Generator[str]:
+    """A server of nothing but HTTP, which gives status and body for each request; its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            status, content = respond(HttpAsked(self.path, self.headers, body))
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(b"" if self.command == "HEAD" else content)
+
+        do_POST = do_HEAD = do_GET
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()

@@ -8,14 +8,11 @@ from evals.report import to_html
 from pipeline.core.markdown import literal
 
 HOSTILE = (
-    "<script>alert(1)</script>",
-    '<img src=x onerror="alert(1)">',
-    '<svg onload="alert(1)">',
-    "[link](javascript:alert(1))",
-    "![beacon](http://127.0.0.1:9/beacon.png)",
-    '<iframe srcdoc="<script>alert(1)</script>">',
-    "=HYPERLINK(1)",
-)
+    "<script>alert(1)</script>", '<img src=x onerror="alert(1)">', '<svg onload="alert(1)">',
+    "[link](javascript:alert(1))", "![beacon](http://127.0.0.1:9/beacon.png)",
+    '<iframe srcdoc="<script>alert(1)</script>">', "=HYPERLINK(1)", "a | b | c", "&lt;b&gt; &amp;", "\\<b>",
+    "**bold** _it_ `code` # head ~x~ > quote",
+)  # fmt: skip
 
 
 class ShownPage(HTMLParser):
@@ -49,6 +46,11 @@ def rendered(markdown: str) -> str:
 
 def test_markdown_of_dagster_and_mlflow_shows_texts() -> None:
     assert_shown_as_texts(rendered("\n".join(f"- {literal(text)}" for text in HOSTILE)))
+
+
+def test_a_literal_text_is_one_line_without_links() -> None:
+    assert literal("a\n\n# b\r\n- c") == r"a \# b - c"
+    assert "https://" not in literal("https://evil.example") and "www." not in literal("www.evil.example")
 
 
 def test_a_reports_slices_are_shown_as_texts() -> None:

@@ -80,14 +80,3 @@ def test_a_fine_tuning_file_is_sft_on_day_one(tmp_path: Path) -> None:
     dataset, plan = run(tmp_path, f"traces.source={source}")
     assert (plan.decision.method, plan.decision.forced) == ("sft", False)
     assert origins(dataset.winners) == {"imports/1 (MIT)": dataset.evidence.demonstrations}
-
-
-def test_imports_are_mixed_with_traces_by_their_share(tmp_path: Path) -> None:
-    path = write_ultrafeedback(tmp_path / "train.parquet", 300)
-    imports = f"[{{kind: pairs, uri: {path}, preset: ultrafeedback, region: us, {DECLARED}}}]"
-    shares = ("selection.method=dpo", "selection.imported_share=0.25")
-    dataset, plan = run(tmp_path, f"traces.imports={imports}", *shares)
-    pairs = origins(dataset.pairs)
-    assert pairs["imports/1 (MIT)"] == pairs["traces"] // 3 > 0
-    assert dataset.left_out["pairs"]["share"] > 200
-    assert plan.decision.forced

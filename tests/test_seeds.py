@@ -30,29 +30,17 @@ from tests.problem_sets import ASKED, TRAINED
 pytestmark = [pytest.mark.slow, pytest.mark.variant, pytest.mark.timeout(600), pytest.mark.usefixtures("forking")]
 
 SIZES = (
-    "rewards.verifier.workers=2",
-    "evaluation.serving={kind: transformers}",
-    "evaluation.max_completion_tokens=32",
-    "evaluation.max_standard_error=0.2",
-    "evaluation.guard_margin=0.1",
-)
-SAMPLES = (
-    "samples.prompts=150",
-    "samples.max_completion_tokens=32",
-    "samples.serving={kind: transformers}",
-)
+    "rewards.verifier.workers=2", "evaluation.serving={kind: transformers}", "evaluation.max_completion_tokens=32",
+    "evaluation.max_standard_error=0.2", "evaluation.guard_margin=0.1",
+)  # fmt: skip
+SAMPLES = ("samples.prompts=150", "samples.max_completion_tokens=32", "samples.serving={kind: transformers}")
 
 
 LABELLED = (
-    "traces.source.kind=pairs",
-    "traces.source.licence=own",
-    "traces.source.consent=true",
-    "traces.source.day=2026-01-05",
-    "traces.source.fields={prompt: input, answers: output, rating: final_reward}",
-    "traces.source.scale=[0, 1]",
-    "rewards.judge=null",
-    "samples=null",
-)
+    "traces.source.kind=pairs", "traces.source.licence=own", "traces.source.consent=true",
+    "traces.source.day=2026-01-05", "traces.source.fields={prompt: input, answers: output, rating: final_reward}",
+    "traces.source.scale=[0, 1]", "rewards.judge=null", "samples=null",
+)  # fmt: skip
 """As docs/traces.md has it."""
 
 
@@ -116,10 +104,7 @@ def math_and_gsm8k(folder: Path) -> Path:
 
 CASES: Mapping[str, Case] = {
     "gsm8k_8gb": Case(
-        lambda folder: problem_sets.write_gsm8k(folder / "train.jsonl", TRAINED),
-        (gsm8k,),
-        4,
-        (*SAMPLES, *groups(4, 2)),
+        lambda folder: problem_sets.write_gsm8k(folder / "train.jsonl", TRAINED), (gsm8k,), 4, (*SAMPLES, *groups(4, 2))
     ),
     "fsdp_2gpu": Case(
         math_and_gsm8k,
@@ -219,11 +204,7 @@ def devices(strategy: str, patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_recipe_of_a_seed_ends_in_a_verdict(
-    name: str,
-    tmp_path: Path,
-    fork_server: ForkServer,
-    monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
+    name: str, tmp_path: Path, fork_server: ForkServer, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     case = CASES[name]
     settings = deployment(name, case, tmp_path)

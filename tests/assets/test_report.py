@@ -122,16 +122,6 @@ def test_a_page_is_made_of_whatever_there_is(laid: Laid, left: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_decision_not_to_train_is_a_page(laid: Laid) -> None:
-    iteration = laid.begin()
-    laid.label(iteration)
-    laid.plan(iteration, method="none", reasons=("too few prompts",))
-    laid.end(iteration, "not trained", "too few prompts")
-    page = page_of(laid, iteration.id)
-    assert "not trained" in page.text and "Decision: do not train now" in page.text
-
-
-@pytest.mark.slow
 def test_links_lead_to_files_also_of_a_moved_root(laid: Laid, tmp_path: Path) -> None:
     """And the page of the second says what both gave and cost."""
     first = laid.roll_out("a", 1)

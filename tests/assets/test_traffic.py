@@ -1,12 +1,8 @@
 """Which router a deployment has, and which model a slot is known to serve."""
 
 import json
-import threading
 import time
-from collections.abc import Generator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,39 +14,9 @@ from pipeline.rollout.gateway.split import GatewaySplit
 from pipeline.serving.endpoint import served_name
 from tests.loop import deployment
 from tests.opened import open_rollout
+from tests.servers import answering
 
 pytestmark = pytest.mark.slow
-
-
-class ModelServer(ThreadingHTTPServer):
-    """Lists the models that it is given."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.names: list[str] = []
-        self.url = f"http://127.0.0.1:{self.server_address[1]}/v1"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: ModelServer
-
-    def do_GET(self) -> None:
-        body = json.dumps({"data": [{"id": name} for name in self.server.names]}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-
-@pytest.fixture
-def server() -> Generator[ModelServer]:
-    with ModelServer() as running:
-        threading.Thread(target=running.serve_forever, daemon=True).start()
-        yield running
-        running.shutdown()
 
 
 @pytest.fixture
@@ -82,21 +48,13 @@ def test_slots_are_wanted_for_champion_and_candidate(settings: Deployment, tmp_p
     assert wanted_models(settings, time.time()) == [champion, proposal.version.model]
 
 
-def test_a_slot_is_known_by_its_name_and_asked_each_time(settings: Deployment, server: ModelServer) -> None:
-    champion = settings.champion().model.digest
-    server.names = [served_name("arithmetic", champion), "arithmetic"]
-    identify = identity(settings)
-    assert identify(server.url) == champion
-    server.names = [served_name("arithmetic", "f" * 64)]
-    with pytest.raises(ValueError, match="none of it is a model that is wanted"):
-        identify(server.url)
-
-
-def test_a_slot_that_is_away_is_known_to_be(settings: Deployment, server: ModelServer) -> None:
-    server.names = [served_name("arithmetic", settings.champion().model.digest)]
-    identify = identity(settings)
-    identify(server.url)
-    server.shutdown()
-    server.server_close()
+def test_a_slot_is_known_by_its_name_and_asked_each_time(settings: Deployment) -> None:
+    champion, identify = settings.champion().model.digest, identity(settings)
+    names = [served_name("arithmetic", champion), "arithmetic"]
+    with answering(lambda asked: (200, json.dumps({"data": [{"id": name} for name in names]}).encode())) as url:
+        assert identify(f"{url}/v1") == champion
+        names[:] = [served_name("arithmetic", "f" * 64)]
+        with pytest.raises(ValueError, match="none of it is a model that is wanted"):
+            identify(f"{url}/v1")
     with pytest.raises(OSError, match="does not list its models"):
-        identify(server.url)
+        identify(f"{url}/v1")

@@ -121,16 +121,6 @@ def test_training_is_shown_with_health_time_and_cost(lay: Lay) -> None:
     assert "| SIGTERM | 5 | 1 |" in shown["interruptions"]
 
 
-def test_health_passes_where_nothing_was_trained(lay: Lay) -> None:
-    settings = lay(method="none")
-    result = run(settings, "policy_checkpoint", "eval_report")
-    assert result.success
-    assert result.get_asset_materialization_events() == []
-    assert [check.passed for check in result.get_asset_check_evaluations()] == [True]
-    ended = outcome(settings.store(), settings.latest())
-    assert (ended and ended.ending, ended and ended.detail) == ("not trained", "because")
-
-
 @pytest.mark.variant
 def test_a_stopped_training_is_a_refusal_that_people_can_see(lay: Lay) -> None:
     settings = lay(STOP)
@@ -216,10 +206,7 @@ def test_who_scored_the_samples_is_on_record() -> None:
     drawn = FreshSamples(iteration="i", dataset=NOWHERE, judge_id="j", reward_model="r")
     assert FreshSamples(iteration="i").provenance == {}
     assert drawn.provenance == {"samples": NOWHERE.digest, "samples.judge": "j", "reward_model": "r"}
-    assert drawn.model_copy(update={"reward_model": ""}).provenance == {
-        "samples": NOWHERE.digest,
-        "samples.judge": "j",
-    }
+    assert drawn.model_copy(update={"reward_model": ""}).provenance == {"samples": NOWHERE.digest, "samples.judge": "j"}
 
 
 def test_the_card_says_what_the_verdict_cannot_see() -> None:

@@ -28,11 +28,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("serving", "machine", "words"),
     [
-        (
-            TransformersServing(),
-            Machine(31 * GB, ()),
-            "take 32.0 GB where they are evaluated, over the 31.0 GB of",
-        ),
+        (TransformersServing(), Machine(31 * GB, ()), "take 32.0 GB where they are evaluated, over the 31.0 GB of"),
         (TransformersServing(), Machine(33 * GB, ()), ""),
         (TransformersServing(), Machine(8 * GB, (15 * GB,)), "take 16.0 GB where they are evaluated, over the 15"),
         (TransformersServing(), Machine(8 * GB, (24 * GB,)), ""),

@@ -7,7 +7,6 @@ import pytest
 from evals.suites import suites
 from pipeline.core.storage import Store
 from pipeline.demo.suite import ensure_suite
-from pipeline.demo.task import problems
 from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import preset_suite
 from tests.suites import embedded_suite
@@ -60,9 +59,3 @@ def test_a_file_that_is_no_suite_is_refused(tmp_path: Path, content: str, words:
         suites(store, SECTION)
     assert words in str(refusal.value)
     assert str(path) in str(refusal.value)
-
-
-def test_a_suite_offers_all_its_items_for_decontamination() -> None:
-    read = embedded_suite(SECTION)
-    assert read.texts() == tuple(item.messages[0]["content"] for item in read.items)
-    assert read.texts()[0] == problems(3, "heldout", 1)[0].prompt

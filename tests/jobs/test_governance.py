@@ -12,14 +12,10 @@ import pytest
 from dagster._core.utils import make_new_run_id
 
 from assets.resources import Deployment, deployment
-from evals.suites import Item, suites
-from evals.suites.frozen import FrozenItem, Generation, publish
 from jobs.governance import drop_overdue, forget, forget_user, lake_upkeep, main
 from pipeline.core import audit
 from pipeline.core.storage import ModelRef
 from pipeline.governance.erasure.records import ErasureProof, Person, proofs
-from pipeline.recipe import Evaluation
-from pipeline.recipe.suites import TracesSuite
 from pipeline.rewards.findings import FindingLine, journal, known
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.reconcile import wanted_split
@@ -129,19 +125,6 @@ def test_forget_says_what_a_source_of_others_keeps(settings: Deployment, monkeyp
     assert main(["forget", USER, "--yes"]) == 0, "an unknown address keeps nobody from being forgotten"
     assert main(["forget", " ", "--yes"]) == 2
     assert "Give the id" in capsys.readouterr().err
-
-
-def test_forget_goes_into_what_the_evaluation_keeps(settings: Deployment, capsys) -> None:
-    store, messages = settings.store(), [{"role": "user", "content": "2 + 2?"}]
-    item = Item(id="a", cluster="c", messages=messages, reference="4", slice="", user_id=USER, salt="s")
-    kept = item.model_copy(update={"id": "b", "user_id": "bob"})
-    both = [FrozenItem(item=each, day="2026-01-05", trace_id="t", observation_id="o") for each in (item, kept)]
-    now = datetime(2026, 1, 12, tzinfo=UTC)
-    publish(store, "production", Generation(number=1, frozen=now, lines=(), clusters=1), both)
-    assert main(["forget", USER, "--yes"]) == 1
-    assert "  frozen suites: 1 in 1 (evaluation/suites/production/0001/items.jsonl)" in capsys.readouterr().out
-    (left,) = suites(store, Evaluation(suites=(TracesSuite(name="production", preset="production", role="target"),)))
-    assert left.items == (kept,)
 
 
 def test_findings_lose_what_any_run_of_retention_dropped(settings: Deployment) -> None:

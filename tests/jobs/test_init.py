@@ -20,17 +20,8 @@ from pipeline.recipe import load
 from tests.loop import ROOT
 
 SOURCES = (
-    "pipeline",
-    "evals",
-    "k8s",
-    "assets",
-    "jobs",
-    "pyproject.toml",
-    "README.md",
-    "LICENSE",
-    "dagster.yaml",
-    ".env",
-)
+    "pipeline", "evals", "k8s", "assets", "jobs", "pyproject.toml", "README.md", "LICENSE", "dagster.yaml", ".env",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import chdir, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,19 +21,12 @@ from assets.environment import DATA_ROOT_TAG, ONE_AT_A_TIME
 from jobs.coordinator import TAKES_RUNS
 from jobs.workers import WORKERS, WorkerFiles
 from tests.marked import MARK, kill
-from tests.processes import below, is_alive
+from tests.processes import below, is_alive, wait_for
 
 REPOSITORY = Path(__file__).parents[2]
 DEADLINE_S = 120
 
 pytestmark = pytest.mark.slow
-
-
-def wait_for(what: Callable[[], object]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not what():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.1)
 
 
 @dataclass
@@ -122,20 +115,6 @@ def nothing_left(clone: Clone) -> Iterator[None]:
     """A test that fails fails alone: a run that it left would keep the pool from the next one's."""
     yield
     kill(clone.mark)
-
-
-@pytest.mark.variant
-def test_launch_follows_its_run_and_stays_in_its_directory(clone: Clone):
-    before = {*clone.root.iterdir(), clone.root / ".dagster"}
-    status, output = clone.launch("succeed")
-    assert status == 0, output
-    assert clone.last_run().is_success
-    lines = [line.split(maxsplit=2)[1:] for line in output.splitlines() if line[2:3] == ":"]
-    assert ["traces", "a line to see live"] in lines
-    assert [text.split(" in ")[0] for step, text in lines if step == "policy"] == ["started", "done"]
-    assert lines[-1][0] == "run"
-    assert lines[-1][1].startswith("SUCCESS")
-    assert set(clone.root.iterdir()) == before
 
 
 @pytest.mark.variant

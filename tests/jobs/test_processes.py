@@ -24,7 +24,7 @@ from tests.iterations import Iterations
 from tests.loop import ROOT, environment
 from tests.marked import MARK, kill, left_after, listening_ports, marked
 from tests.ports import held_port
-from tests.processes import parent
+from tests.processes import parent, wait_for
 from tests.variants import one_and_variants
 
 pytestmark = pytest.mark.slow
@@ -78,13 +78,6 @@ class Command:
 
     def left(self) -> dict[int, str]:
         return left_after(self.mark, ENDED_S)
-
-
-def wait_until(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + ENDED_S
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 @pytest.fixture
@@ -224,11 +217,7 @@ def test_ui_ends_on_sigterm(quick_ui: Command) -> None:
 @pytest.mark.parametrize(
     ("word", "name"),
     one_and_variants(
-        [
-            ("bin/mlflow", "MLflow"),
-            ("dagster._daemon", "Dagster's daemon"),
-            ("jobs.webserver", "Dagster's web server"),
-        ]
+        [("bin/mlflow", "MLflow"), ("dagster._daemon", "Dagster's daemon"), ("jobs.webserver", "Dagster's web server")]
     ),
 )
 def test_ui_ends_when_a_part_is_killed(quick_ui: Command, word: str, name: str) -> None:
@@ -277,7 +266,7 @@ def test_loop_with_a_killed_part_leaves_nothing(
     step = parent(trainer)
     of_step = {step, *(pid for pid in trained if parent(pid) in (step, trainer))}
     os.kill(step, signal.SIGKILL)
-    wait_until(lambda: of_step.isdisjoint(marked(trains.mark)))
+    wait_for(lambda: of_step.isdisjoint(marked(trains.mark)))
     [worker] = trains.find("api execute_run")
     os.kill(worker, signal.SIGKILL)  # which retries the training, for a while with no command that follows it
     assert begins.left() == {}

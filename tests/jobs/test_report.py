@@ -34,11 +34,7 @@ def test_a_page_goes_where_it_is_asked_for(laid: Laid, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ([], "There is no iteration yet"),
-        (["0123"], "There is no iteration 0123 under"),
-    ],
+    ("arguments", "words"), [([], "There is no iteration yet"), (["0123"], "There is no iteration 0123 under")]
 )
 def test_what_cannot_be_shown_is_refused(laid: Laid, arguments: list[str], words: str, capsys) -> None:
     assert report.main(arguments) == 2

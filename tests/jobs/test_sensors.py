@@ -57,11 +57,7 @@ def test_an_active_rollout_gets_a_look_also_a_held_one(tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize(
     ("tags", "overrides", "asks"),
-    [
-        ({"iteration": "0001-abc"}, [CLUSTER], True),
-        ({}, [CLUSTER], False),
-        ({"iteration": "0001-abc"}, [], False),
-    ],
+    [({"iteration": "0001-abc"}, [CLUSTER], True), ({}, [CLUSTER], False), ({"iteration": "0001-abc"}, [], False)],
 )
 def test_a_cancelled_run_of_a_gang_asks_for_the_gangs_end(
     tags: dict[str, str], overrides: list[str], asks: bool, tmp_path: Path

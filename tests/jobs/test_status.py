@@ -19,10 +19,7 @@ from pipeline.recipe import load, split_overrides
 from pipeline.training.journal import TrainingJournal
 from pipeline.training.result import Health, HealthFinding
 from tests.assets.laid import EMBEDDED, Laid
-from tests.loop import ROOT
 from tests.pipeline.rollout.conftest import NAME
-
-HEAVY = ("torch", "transformers", "mlflow", "dagster", "matplotlib", "pandas", "scipy", "duckdb", "pyiceberg", "jinja2")
 
 
 @pytest.fixture
@@ -201,10 +198,3 @@ def test_no_screen_is_wider_than_its_terminal_but_for_commands(laid: Laid) -> No
     lines = list(status.view(read, 1e9, 100))
     folded = [line for line in lines if line.split()[:1] not in (["next"], ["data"], ["iteration"])]
     assert max(map(len, folded)) <= 120
-
-
-@pytest.mark.slow
-def test_nothing_heavy_is_imported_for_an_answer() -> None:
-    code = f"import sys, jobs.status; print([m for m in {list(HEAVY)} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

@@ -40,17 +40,6 @@ def check(
     return code, *([line["text"] for line in output["lines"] if line["fine"] is fine] for fine in (True, False))
 
 
-def test_what_a_training_here_would_lack_is_named(places: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    vllm, zero = "training.grpo.generation=vllm_colocate", "training.distribution.strategy=zero2"
-    code, _, wrong = check(places, capsys, vllm, zero, "training.lora.quantise=nf4")
-    assert code == 1
-    lacks = [line.partition(". ")[0].rpartition(" ")[2] for line in wrong]
-    assert lacks == ["vllm", "bitsandbytes", "deepspeed"], wrong
-    assert "set training.grpo.generation to transformers" in wrong[0]
-    code, _, wrong = check(places, capsys, vllm, "selection.method=dpo")
-    assert (code, wrong) == (0, []), "DPO draws nothing"
-
-
 def test_a_good_deployment_is_described(places: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     code, fine, wrong = check(places, capsys, "training.grpo.max_completion_tokens=64")
     text = "\n".join(fine)
@@ -112,10 +101,7 @@ def test_a_template_that_is_missing_is_refused(
 
 @pytest.mark.parametrize(
     ("overrides", "said"),
-    [
-        ("training.sed=3", "training.sed: there is no such field"),
-        ("name='x", "No closing quotation"),
-    ],
+    [("training.sed=3", "training.sed: there is no such field"), ("name='x", "No closing quotation")],
 )
 def test_a_mistake_in_the_overrides_is_a_line(
     overrides: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -1,16 +1,12 @@
 """The client against an API server that refuses, errs, hangs and is away."""
 
-import http.server
-import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import yaml
 
 from k8s.client import RESOURCES, Refused, Unreachable, connect
+from tests.servers import HttpAsked, answering
 
 from .fake_api import Answer, FakeApi, NoAnswer, refusal
 
@@ -82,32 +78,6 @@ def test_a_server_that_stays_away_is_said_with_its_address() -> None:
     assert len(api.asked) == 1, "a log is asked for once"
 
 
-@contextmanager
-def served() -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """A server of nothing but HTTP: its address, and the paths and tokens that it was asked with."""
-    asked: list[tuple[str, str]] = []
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append((self.path, self.headers.get("Authorization", "")))
-            body = json.dumps({"items": []}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", asked
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
 def kubeconfig(folder: Path, url: str) -> str:
     given = {
         "apiVersion": "v1",
@@ -122,9 +92,11 @@ def kubeconfig(folder: Path, url: str) -> str:
 
 
 def test_a_kubeconfig_leads_to_its_server(tmp_path: Path) -> None:
-    with served() as (url, asked):
+    asked: list[HttpAsked] = []
+    with answering(lambda each: (asked.append(each), (200, b'{"items": []}'))[1]) as url:
         assert connect(kubeconfig(tmp_path, url)).list(PODS, "gang", "a=b") == []
-    assert asked == [("/api/v1/namespaces/gang/pods?labelSelector=a%3Db", "Bearer secret")]
+    assert [each.path for each in asked] == ["/api/v1/namespaces/gang/pods?labelSelector=a%3Db"]
+    assert asked[0].headers["Authorization"] == "Bearer secret"
 
 
 @pytest.mark.parametrize("content", ["", "{", "a: [", "clusters: 3", None])

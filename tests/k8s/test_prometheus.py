@@ -3,9 +3,7 @@
 import json
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -16,7 +14,7 @@ from pipeline.core.storage import ModelRef
 from pipeline.recipe.rollout import PrometheusMetrics
 from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, UnitCounts
 from pipeline.rollout.router import Split
-from tests.servers import prometheus
+from tests.servers import HttpAsked, answering, prometheus
 
 SCRAPE_S = 15
 START = 1_700_000_000
@@ -166,23 +164,12 @@ class Reply:
 def stand_in() -> Iterator[tuple[str, Reply]]:
     reply = Reply()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
-            body = reply.to({key: value for key, (value,) in form.items()})
-            self.send_response(reply.status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def respond(asked: HttpAsked) -> tuple[int, bytes]:
+        body = reply.to({key: value for key, (value,) in parse_qs(asked.body.decode()).items()})
+        return reply.status, body
 
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}", reply
-    server.shutdown()
-    server.server_close()
+    with answering(respond) as url:
+        yield url, reply
 
 
 def test_fractions_of_requests_are_rounded(stand_in: tuple[str, Reply]) -> None:

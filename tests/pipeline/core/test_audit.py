@@ -113,18 +113,6 @@ def test_a_lost_head_is_found(tmp_path: Path) -> None:
         record(store, "admission", "x", {}, NOW)
 
 
-def test_audit_log_forged_whole_lacks_the_noted_digest(tmp_path: Path) -> None:
-    store = fill(Store(tmp_path / "true"))
-    noted = verify(store).head
-    record(store, "admission", "later", {}, NOW)
-    assert not verify(store, noted).flaw
-    forged = Store(tmp_path / "forged")
-    record(forged, "admission", "2026-01-01", {"admitted": 7}, NOW)
-    fill(forged)
-    assert not verify(forged).flaw
-    assert "not the log" in verify(forged, noted).flaw
-
-
 @pytest.mark.parametrize("written", [0, 1, 20, "all but the newline", "all"])
 def test_a_crash_while_a_line_is_written_is_healed_and_noted(written: int | str, tmp_path: Path) -> None:
     store = fill(Store(tmp_path), 2)
@@ -172,15 +160,21 @@ def test_several_processes_append_to_one_chain(tmp_path: Path) -> None:
     assert sorted(e.subject for e in entries(store) if e.kind == "promotion") == sorted(str(n) for n in range(25))
 
 
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return fill(Store(tmp_path_factory.mktemp("log")), 3)
+
+
 @settings(max_examples=40)
 @given(data=st.data())
-def test_no_byte_can_be_changed_unseen(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    store = fill(Store(tmp_path_factory.mktemp("log")), 3)
-    raw = bytearray(store.path(LOG).read_bytes())
+def test_no_byte_can_be_changed_unseen(three: Store, data: st.DataObject) -> None:
+    before, log = [e.model_dump() for e in entries(three)], three.path(LOG)
+    raw = log.read_bytes()
     at = data.draw(st.integers(0, len(raw) - 1))
     new = data.draw(st.integers(0, 255).filter(lambda b: b != raw[at]))
-    before = [e.model_dump() for e in entries(store)]
-    raw[at] = new
-    store.path(LOG).write_bytes(raw)
-    if not verify(store).flaw:  # JSON has many spellings of one value
-        assert [e.model_dump() for e in entries(store)] == before
+    log.write_bytes(raw[:at] + bytes([new]) + raw[at + 1 :])
+    try:
+        if not verify(three).flaw:  # JSON has many spellings of one value
+            assert [e.model_dump() for e in entries(three)] == before
+    finally:
+        log.write_bytes(raw)

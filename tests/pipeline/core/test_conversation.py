@@ -50,14 +50,11 @@ def test_an_answer_is_its_text_and_its_calls(text: str, made: list[dict[str, Any
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "Use <tool_call> to call.",
-        '<tool_call>{"name": "f"</tool_call>',
+        "", "Use <tool_call> to call.", '<tool_call>{"name": "f"</tool_call>',
         '<tool_call>{"name": "f", "arguments": "x"}</tool_call>',
-        '<tool_call>{"name": "f", "arguments": {}}</tool_call> and more',
-        '<tool_call>{"name": "f", "arguments": {}}',
+        '<tool_call>{"name": "f", "arguments": {}}</tool_call> and more', '<tool_call>{"name": "f", "arguments": {}}',
     ],
-)
+)  # fmt: skip
 def test_what_is_no_call_stays_a_text(text: str) -> None:
     assert split(text) == (text, [])
     assert shown_answer(text) == text

@@ -69,10 +69,7 @@ def test_a_wrong_key_does_not_show_its_value(key: str) -> None:
     assert "there is no such field" in text and "a-value-of" not in text
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["a: 1", "a: &x [1]\nb: *x", "a: !!python/object/apply:os.system [id]"],
-)
+@pytest.mark.parametrize("text", ["a: 1", "a: &x [1]\nb: *x", "a: !!python/object/apply:os.system [id]"])
 def test_a_hostile_document_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "recipe.yaml").write_text(text)
     with pytest.raises(ValueError) as refused:

@@ -1,11 +1,10 @@
 """A proxy of the environment: each client of ours goes through it, but to this machine it goes straight."""
 
 import asyncio
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import date
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import NamedTuple
 
 import pytest
 from mlflow.exceptions import MlflowException
@@ -24,44 +23,25 @@ from pipeline.serving.client import HttpClient
 from pipeline.serving.endpoint import Endpoint, served_names
 from pipeline.traces.lake_config import LakeConfig
 from pipeline.traces.sources.langfuse_api import LangfuseApi
+from tests.servers import answering
 
 pytestmark = pytest.mark.slow
 AWAY = "http://server.example:8080"
 A, B = (ModelRef(uri="", digest=each * 64) for each in "ab")
 
 
-class Listener(ThreadingHTTPServer):
+class Listener(NamedTuple):
     """Refuses every request, and keeps what each one asked for."""
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Refusing)
-        self.asked: list[str] = []
-        self.url = f"http://127.0.0.1:{self.server_port}"
-
-
-class Refusing(BaseHTTPRequestHandler):
-    server: Listener
-
-    def do_GET(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        self.server.asked.append(self.path)
-        self.send_response(404)
-        self.send_header("Content-Length", "2")
-        self.end_headers()
-        self.wfile.write(b"" if self.command == "HEAD" else b"{}")
-
-    do_POST = do_HEAD = do_GET
-
-    def log_message(self, *arguments: object) -> None:
-        pass
+    url: str
+    asked: list[str]
 
 
 @contextmanager
 def listening() -> Iterator[Listener]:
-    with Listener() as server:
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        yield server
-        server.shutdown()
+    paths: list[str] = []
+    with answering(lambda asked: (paths.append(asked.path), (404, b"{}"))[1]) as url:
+        yield Listener(url, paths)
 
 
 @pytest.fixture

@@ -51,17 +51,12 @@ def test_a_secret_is_hidden(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "training.dpo.max_tokens=512",
-        "max_tokens: 512, tokens: many",
-        "token: null",
-        "traces.consent_key=user_consent",
-        "s3://bucket/prefix/ask-me.yaml",
-        "/models/champion@2",
-        "rollout.weights=[5, 25, 100]",
-        "the key 'a' is there twice; the first would be dropped",
+        "training.dpo.max_tokens=512", "max_tokens: 512, tokens: many", "token: null",
+        "traces.consent_key=user_consent", "s3://bucket/prefix/ask-me.yaml", "/models/champion@2",
+        "rollout.weights=[5, 25, 100]", "the key 'a' is there twice; the first would be dropped",
         "models:/assistant@champion",
     ],
-)
+)  # fmt: skip
 def test_what_is_no_secret_stays(text: str) -> None:
     assert redacted(text) == text
 

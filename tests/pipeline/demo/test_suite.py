@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from evals.suites import suite
 from pipeline.core.storage import Store
 from pipeline.demo.desk.requests import is_held_out, read_request
 from pipeline.demo.suite import ensure_suite, suite_text
@@ -57,11 +56,3 @@ def test_an_item_that_shows_its_fact_asks_for_a_held_out_one() -> None:
         assert row["cluster"] == "/".join(request.fact)
     assert {row["slice"] for row in shown} == {"carrier", "day", "price", "result", "second"}
     assert len({row["cluster"] for row in shown}) > 150
-
-
-def test_the_evaluation_reads_the_desks_suite(tmp_path: Path) -> None:
-    store, section = Store(tmp_path), preset_suite("desk", items=40)
-    ensure_suite(store, section, 5)
-    read = suite(store, section, 5)
-    assert (read.name, len(read.items)) == ("desk", 40)
-    assert {item.check for item in read.items} == {"calls", "contains"}

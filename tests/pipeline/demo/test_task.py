@@ -4,14 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.demo.task import (
-    Problem,
-    Split,
-    is_held_out,
-    mistaken_solution,
-    problems,
-    solution_steps,
-)
+from pipeline.demo.task import Problem, Split, is_held_out, mistaken_solution, problems, solution_steps
 
 pytestmark = pytest.mark.slow
 

@@ -1,7 +1,5 @@
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +8,6 @@ from jinja2 import TemplateError
 from transformers import AutoTokenizer
 
 from pipeline.demo import MODEL_DIR
-from pipeline.demo.desk import MODEL_DIR as DESK_DIR
 from pipeline.models.rendering import (
     CALLS,
     DEFINITIONS,
@@ -190,14 +187,3 @@ def test_a_template_of_an_older_config_is_read(tmp_path: Path) -> None:
 def test_what_a_template_refuses_is_raised() -> None:
     with pytest.raises(TemplateError, match="roles must alternate"):
         FolderTemplate({"default": "{{ raise_exception('roles must alternate') }}"}, {}).apply_chat_template([])
-
-
-def test_a_look_at_a_template_imports_nothing_heavy() -> None:
-    code = (
-        "import sys; from pathlib import Path; from pipeline.models.rendering import left_out;"
-        "from pipeline.models.rendering import folder_template;"
-        f"print(not left_out(folder_template(Path({str(DESK_DIR)!r}))));"
-        "print([m for m in ('torch', 'pyarrow') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["True", "[]"]

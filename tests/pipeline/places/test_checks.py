@@ -5,10 +5,8 @@ import hashlib
 import os
 import sqlite3
 import tempfile
-import threading
 from contextlib import closing
 from datetime import date
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +24,7 @@ from pipeline.serving.endpoint import Endpoint
 from pipeline.traces.lake_config import LakeConfig
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address
+from tests.servers import answering
 
 EMBEDDED = Path(__file__).parents[3] / "jobs" / "recipes" / "embedded.yaml"
 
@@ -45,17 +44,6 @@ def lake(warehouse: str) -> Places:
 
 def export(uri: Any) -> list[str]:
     return of(ExportSource(kind="langfuse_export", uri=str(uri)), str(uri))
-
-
-def test_a_launch_that_can_go_well_has_no_fault(tmp_path: Path) -> None:
-    source = ExportSource(kind="langfuse_export", uri=str(tmp_path))
-    (tmp_path / "observations_v2").mkdir()
-    (tmp_path / "observations_v2" / "a.jsonl").write_text("{}\n", encoding="utf-8")
-    before = sorted(tmp_path.rglob("*"))
-    written = {"training.checkpoints.mirror": str(tmp_path / "mirror")}
-    places = lake(f"file://{tmp_path / 'lake'}")._replace(source=Address(source, source.uri), stores=written)
-    assert place_faults(recipe(tmp_path), places) == []
-    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
@@ -148,27 +136,14 @@ def test_a_folder_too_long_for_sockets_is_named(tmp_path: Path, monkeypatch: pyt
     assert list(long.iterdir()) == []
 
 
-class Models(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(200 if self.headers["Authorization"] == "Bearer right" else 401)
-        self.end_headers()
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-
 def test_an_endpoint_is_asked_with_its_key() -> None:
     def faults_of(url: str, key: str) -> list[str]:
         return place_faults(load(EMBEDDED), Places(endpoints={"JUDGE": Endpoint(url, key)}))
 
-    with HTTPServer(("127.0.0.1", 0), Models) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        url = f"http://127.0.0.1:{server.server_port}/v1"
+    with answering(lambda asked: (200 if asked.headers["Authorization"] == "Bearer right" else 401, b"")) as address:
+        url = f"{address}/v1"
         assert faults_of(url, "right") == []
         (fault,) = faults_of(url, "wrong")
         assert fault == "JUDGE_URL: it refuses the key (401). Set JUDGE_API_KEY to one that is valid."
-        server.shutdown()
-        thread.join()
     (fault,) = faults_of(url, "right")
     assert fault.startswith("JUDGE_URL: no answer (")

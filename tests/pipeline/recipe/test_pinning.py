@@ -22,16 +22,10 @@ DECIDING = [
     "evaluation.alpha=0.2",
 ]
 RUNNING = [
-    "compute.workers=7",
-    "rollout.accept_hold=abc",
-    "rewards.verifier.workers=5",
-    "training.timeout_s=9",
-    "data_root=/elsewhere",
-    "traces.governed_days=3",
-]
-JUDGED = [
-    "rewards.judge={model: judge, digest: d, concurrency: 3}",
-]
+    "compute.workers=7", "rollout.accept_hold=abc", "rewards.verifier.workers=5", "training.timeout_s=9",
+    "data_root=/elsewhere", "traces.governed_days=3",
+]  # fmt: skip
+JUDGED = ["rewards.judge={model: judge, digest: d, concurrency: 3}"]
 
 
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.stem)

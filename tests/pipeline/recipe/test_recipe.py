@@ -1,6 +1,6 @@
-import subprocess
 import sys
 from pathlib import Path
+from subprocess import check_output
 from typing import Annotated
 
 import pytest
@@ -177,18 +177,8 @@ def test_a_reward_model_enters_the_digest_where_it_is_asked() -> None:
 def test_the_digest_is_the_same_in_every_process() -> None:
     override = "traces.regions_allowed=[eu,uk,kr,us]"
     code = f"from pipeline.recipe import load; print(load({str(EMBEDDED)!r}, [{override!r}]).digest())"
-    by_name = {
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env={"PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-            cwd=ROOT,
-        ).stdout
-        for seed in ("1", "2")
-    }
-    assert len(by_name) == 1
+    command = [sys.executable, "-c", code]
+    assert len({check_output(command, env={"PYTHONHASHSEED": seed}, cwd=ROOT) for seed in ("1", "2")}) == 1
 
 
 def test_the_gate_asks_its_own_judge_where_it_has_one() -> None:
@@ -251,16 +241,9 @@ def test_joined_takes_marked_fields_of_a_list_from_the_second() -> None:
 def test_recipe_fields_without_effect_are_meant_to_be() -> None:
     """A field that decides the result and carries a mark would let two iterations share an id: read this list."""
     whole = (
-        "name",
-        "data_root",
-        "base_model",
-        "rollout",
-        "compute",
-        "accept_demo_suite",
-        "answers_in_mlflow",
-        "automation",
-        "key_prefix",
-    )
+        "name", "data_root", "base_model", "rollout", "compute", "accept_demo_suite", "answers_in_mlflow",
+        "automation", "key_prefix",
+    )  # fmt: skip
     serving = dict.fromkeys(("batch_size", "in_flight", "memory_share", "start_timeout_s", "timeout_s"), True)
     assert fields(Recipe, Operational) == {
         **dict.fromkeys(whole, True),

@@ -120,18 +120,12 @@ def test_an_installed_package_is_its_version(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (
-            "import no_such_package\nmake = 1",
-            r"mine\.py:make cannot be imported \(ModuleNotFoundError: No .*Mend",
-        ),
+        ("import no_such_package\nmake = 1", r"mine\.py:make cannot be imported \(ModuleNotFoundError: No .*Mend"),
         ("raise SystemExit(3)\nmake = 1", r"cannot be imported \(SystemExit: 3\)"),
         ("made = 1", r"cannot be imported \(AttributeError: .* has no attribute 'make'"),
         ("def make(:", r"cannot be imported \(SyntaxError: .*mine\.py"),
         ("make = 3", r"mine\.py:make cannot be called \(3 is not a callable object\)"),
-        (
-            "def make(first): ...",
-            r"cannot be called \(got an unexpected keyword argument 'scale'\)\. Change it",
-        ),
+        ("def make(first): ...", r"cannot be called \(got an unexpected keyword argument 'scale'\)\. Change it"),
         ("def make(first, scale): raise ValueError('Give a desk.')", r"^Give a desk\.$"),
         ("def make(first, scale): return first * scale", ""),
         ("from dataclasses import dataclass\n@dataclass\nclass make:\n    first: int\n    scale: 'int'", ""),

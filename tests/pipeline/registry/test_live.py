@@ -194,13 +194,3 @@ def test_failed_training_says_so_until_it_goes_on(server: str, tmp_path: Path) -
         training.train(range(2, 4))
         wait_for(lambda: [run.info.status for run in training.runs()] == ["RUNNING"])
     assert len(training.points()) == 4
-
-
-def test_a_deleted_experiment_is_named_with_its_command(server: str, tmp_path: Path) -> None:
-    training = Training(tmp_path, server, "thrown away")
-    training.client.delete_experiment(training.client.create_experiment("thrown away"))
-    messages: list[str] = []
-    with training.sent(messages.append):
-        training.train(range(2))
-        wait_for(lambda: messages)
-    assert f"MLFLOW_TRACKING_URI={server} mlflow experiments restore --experiment-id" in messages[0]

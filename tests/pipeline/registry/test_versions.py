@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import struct
-import zlib
 
 import pytest
 
@@ -15,17 +13,10 @@ from pipeline.registry.versions import project
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.propose import RolloutCandidate, propose
 from pipeline.rollout.record import JudgedCandidate, Phase
+from pipeline.views import text_plot
 from tests.pipeline.rollout.conftest import BASE, POLICY, World
 
 from .conftest import put_on_record
-
-
-def png():
-    def chunk(kind, body):
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-
-    header = struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0\0")) + chunk(b"IEND", b"")
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +47,7 @@ def keep(
         JudgedCandidate(verdict, "", "bundle"),
         params={"training": {"grpo": {"steps": 3, "trainer_args": {}}}, "name": "x" * 50},
         metrics=[{"step": 1, "loss": 0.5, "kl": float("nan")}, {"step": 2, "loss": 0.25}],
-        plots={"reward": png()},
+        plots={"reward": text_plot("rises").png()},
     )
     return iteration, recorded
 

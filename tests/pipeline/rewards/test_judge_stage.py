@@ -164,12 +164,6 @@ def test_the_judge_is_held_against_the_verifier(export: Path, label: Label, monk
     assert labels.unlabelled == {}
 
 
-def test_a_judge_without_an_endpoint_says_what_to_set(export: Path, label: Label) -> None:
-    day_file(export, 5, [call(0, answer(0))])
-    with pytest.raises(ValueError, match="Set JUDGE_URL, or remove the section"):
-        label(judge=JUDGE)
-
-
 KILLED = """
 import sys
 sys.path[:0] = {path!r}

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.storage import Store
-from pipeline.recipe import Compute
 from pipeline.recipe.rewards import Rules
 from pipeline.rewards.records import LABELS
 from pipeline.selection.pairing import read_labels
@@ -90,20 +89,6 @@ def test_late_feedback_labels_anew_and_checks_nothing_again(export: Path, label:
     assert second.iteration != first.iteration
     assert rows_of(second)["t1"]["final_reward"] > 0.7
     assert (second.checked, second.remembered) == (0, 1)
-
-
-@pytest.mark.variant
-def test_every_engine_gives_the_same_labels(export: Path, store: Store, label: Label, compute: Compute) -> None:
-    for day in (5, 6, 7):
-        answers = ["#### 1/2", "#### 0.5", "#### 2", "no answer", r"\boxed{\frac{2}{4}}"]
-        day_file(export, day, [call(10 * day + n, answer, "1/2", day=day) for n, answer in enumerate(answers)])
-    write(export, THUMBS, [score(n, n, n % 2) for n in range(50, 75)])
-    one = label()
-    rows = rows_of(one)
-    store.root.rename(store.root.with_name("one"))
-    many = label(compute=compute)
-    assert rows_of(many) == rows
-    assert many.model_copy(update={"dataset": one.dataset}) == one
 
 
 def test_rows_with_calls_are_labelled_like_any_other(export: Path, label: Label) -> None:

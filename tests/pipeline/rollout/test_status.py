@@ -1,10 +1,14 @@
 import pytest
 
 from pipeline.rollout.decision import abort
+from pipeline.rollout.notices import notices, post
+from pipeline.rollout.policy import RolloutPolicy
 from pipeline.rollout.propose import ChampionState, champion
 from pipeline.rollout.record import Phase, read_events
 from pipeline.views.rollout import RolloutStatus, share_estimate, status
-from tests.pipeline.rollout.conftest import BASE, NAME, World
+from tests.pipeline.rollout.conftest import BASE, NAME, POLICY, World
+from tests.pipeline.rollout.local_router import LocalRouter
+from tests.pipeline.rollout.webhook import webhook
 
 
 def shown(world: World) -> RolloutStatus:
@@ -61,3 +65,75 @@ def test_status_of_a_rollback_leaves_nothing_to_decide(world):
     assert (report.state.phase, report.router, report.decisions) == (Phase.ABORTED, 0, ())
     assert (report.state.reason, report.by) == ("why not", "operator")
     assert report.waits_for == "the next candidate that passes the gate"
+
+
+SECRET_PROMPT = "my landlord is called"
+
+
+@pytest.fixture
+def held(world: World) -> World:
+    """Held by three looks whose source failed with a prompt in its message."""
+    world.observe()
+    world.metrics.spoil = failing
+    world.tick_until("held")
+    return world
+
+
+def failing(_: object) -> None:
+    raise ValueError(f"input_value={SECRET_PROMPT!r} is no row")
+
+
+def told(world: World) -> list[str]:
+    return [notice.text for notice in notices(read_events(world.store, NAME))]
+
+
+def test_a_held_rollout_is_told_once_and_without_a_prompt(held: World) -> None:
+    assert SECRET_PROMPT in held.state.reason
+    held.tick(1000.0)
+    (message,) = told(held)
+    assert f"{NAME} version 1 (new), rollout {held.state.rollout}: HELD" in message
+    assert "saw nothing usable" in message and "pt rollout status" in message
+    assert SECRET_PROMPT not in message
+
+
+APPROVED = POLICY.model_copy(update={"approvers": ("ada",)})
+
+
+@pytest.mark.parametrize(
+    ("quality", "policy", "phase", "words"),
+    [
+        (0.7, POLICY, "promoted", "PROMOTED: it serves all requests"),
+        (0.2, POLICY, "rolled_back", "ROLLED BACK: the router reads 0%. Quality fell"),
+        (0.7, APPROVED, "gated", "APPROVAL WANTED before its first weight: pt rollout approve"),
+    ],
+)
+def test_an_end_and_an_approval_that_is_wanted_are_told_once(
+    world: World, quality: float, policy: RolloutPolicy, phase: str, words: str
+) -> None:
+    world.metrics.canary = {"quality": quality}
+    world.propose("new", policy=policy)
+    world.tick_until(phase)
+    for _ in range(3):
+        world.tick(50.0)
+    (message,) = told(world)
+    assert words in message
+
+
+def test_a_router_that_does_not_obey_is_told_once(held: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LocalRouter, "apply", lambda self, split: None)
+    abort(held.store, NAME, "enough", held.now, "ada")
+    for _ in range(20):
+        held.tick(50.0)
+    assert held.state.phase is Phase.ROLLING_BACK
+    assert len(told(held)) == 2
+    assert "NOT OBEYED. It is to go back to 0%" in told(held)[1]
+
+
+def test_the_secret_of_an_address_is_in_no_error() -> None:
+    with webhook() as hook:
+        assert post(["<!channel> & all"], hook.url) == "" and hook.messages == ["&lt;!channel&gt; &amp; all"]
+        hook.status = 302
+        urls = (hook.url, "http://127.0.0.1:9/services/secret", "hooks.example.org/secret")
+        errors = [post(["held"], url) for url in urls]
+    assert all(errors) and "secret" not in " ".join(errors)
+    assert errors[0] == "127.0.0.1 answered 302" and errors[2].startswith("NOTIFY_URL cannot be reached")

@@ -1,10 +1,13 @@
 """Consent is what the governed table says now, not what it said when the dataset was published."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pipeline.core.storage import DatasetRef, Store
+from pipeline.recipe import Training
+from pipeline.selection.trainable import within_context
 from pipeline.traces.erased import ErasedUser, add, exclusive_lock
 from pipeline.traces.lake import local_lake
 from pipeline.traces.pii import pseudonym
@@ -13,7 +16,10 @@ from pipeline.traces.scope import consented
 from tests.contexts import mark_of
 from tests.pipeline.traces.conftest import Run, export, observation, run, store, write
 
+from .labelled import row
+
 pytestmark = pytest.mark.slow
+
 
 __all__ = ["export", "run", "store"]  # the stage's own fixtures
 FILE = "observations_v2/2026-01-05.jsonl.gz"
@@ -67,3 +73,19 @@ def test_forgotten_user_is_left_out_before_the_rows_are_gone(
 def test_an_unknown_dataset_is_an_error(store: Store) -> None:
     with pytest.raises(ValueError, match=r"no dataset dddddddddddd\. Materialise"):
         consented(store, local_lake(store), DatasetRef(uri="", rows=1, digest="d" * 64))
+
+
+def test_rows_beyond_the_context_are_left_out(family: Callable[[str], Path]) -> None:
+    folder, training = family("gpt2"), Training.model_validate({"grpo": {"max_completion_tokens": 32}})
+    short, long_prompt = row("a", 1.0, "Add 1 and 2."), row("b", 1.0, "Add 1 and 2. " * 60)
+    long_answer = row("c", 1.0, "Add 1 and 2.", completion="1 + 2 is 3 " * 60)
+    folded = row("d", 1.0, " and" * 60)  # four bytes a token
+    rows = [short, long_prompt, long_answer, folded]
+    assert within_context(rows, folder, training) == [short, folded]
+    crowded = Training.model_validate({"grpo": {"max_completion_tokens": 255}})
+    assert within_context(rows, folder, crowded) == []
+
+
+def test_without_a_known_context_no_row_is_left_out(tmp_path: Path) -> None:
+    rows = [row("a", 1.0, "Add " * 1000)]
+    assert within_context(rows, tmp_path, Training()) == rows

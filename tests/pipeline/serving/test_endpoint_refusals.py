@@ -15,17 +15,7 @@ from pipeline.serving.endpoint import Endpoint
 from pipeline.serving.inference import PROBES, Answer
 
 from .asking import MODEL, PROBE_QUESTIONS, REQUESTS, SAMPLING, SERVING, after_probes, always, asked_of, refuse
-from .chat_server import (
-    KEY,
-    Change,
-    ChatServer,
-    HttpRequest,
-    HttpResponse,
-    as_json,
-    chat_server,
-    completion,
-    trickle,
-)
+from .chat_server import KEY, Change, ChatServer, HttpRequest, HttpResponse, as_json, chat_server, completion
 
 pytestmark = pytest.mark.slow
 
@@ -101,24 +91,6 @@ def test_a_prompt_that_is_refused_is_an_error_of_its_question() -> None:
     (bad,) = [answer for answer in answers.values() if answer.stop == "error"]
     assert bad.detail == "HTTP 400: longer than the context of 8"
     assert len(answers) == len(REQUESTS)
-
-
-@pytest.mark.parametrize("trickles", [True, False], ids=["trickles", "is silent"])
-def test_an_answer_that_never_ends_is_an_error(trickles: bool) -> None:
-    def stuck(server: ChatServer, request: HttpRequest, place: int) -> HttpResponse | None:
-        if request.body["messages"] != REQUESTS[0].messages:
-            return None
-        if trickles:
-            return trickle(server, request, place)
-        server.closing.wait()
-        return HttpResponse(200, b"")
-
-    with chat_server(stuck) as server:
-        settings = SERVING.model_copy(update={"timeout_s": 1.0, "attempts": 2})
-        _, answers = asked_of(server, REQUESTS[:3], settings)
-    assert answers["0"].stop == "error"
-    assert answers["0"].detail == "no answer within the time limit, 2 times"
-    assert len(server.asked) == PROBE_QUESTIONS + 4
 
 
 def test_a_server_that_drops_at_four_fifths_ends_the_asking() -> None:

@@ -11,7 +11,8 @@ from pipeline.serving.chat import EndpointEngine
 from pipeline.serving.endpoint import Endpoint
 from pipeline.serving.engines import ServingAddresses, open_engine
 from pipeline.serving.transformers_engine import TransformersEngine
-from pipeline.serving.vllm_engine import VllmEngine
+from pipeline.serving.vllm_engine import VllmEngine, refuse_unparsed
+from tests.pipeline.core.tool_templates import OFFERED
 
 ENDPOINT = EndpointServing(champion="a", candidate="b")
 BASE = ModelRef(uri="base", digest="1" * 64)
@@ -63,3 +64,15 @@ def test_an_environment_without_vllm_is_refused(tmp_path: Path) -> None:
 def test_no_text_form_of_the_addresses_shows_the_key() -> None:
     addresses = ServingAddresses(Endpoint("http://127.0.0.1:1/v1", "sk-secret"), "python")
     assert "secret" not in repr(addresses) + str(addresses) + f"{addresses}"
+
+
+USER = {"role": "user", "content": "Where is A7?"}
+
+
+def test_tools_without_a_parser_are_refused_with_the_field() -> None:
+    with pytest.raises(ValueError, match="set tool_call_parser of the section serving, of kind vllm"):
+        refuse_unparsed("", [[USER], [OFFERED, USER]])
+    refuse_unparsed("", [[USER]])
+    refuse_unparsed("hermes", [[OFFERED, USER]])
+    with pytest.raises(ValueError, match="tool_call_parser"):
+        VllmServing(tool_call_parser="hermes --trust-remote-code")

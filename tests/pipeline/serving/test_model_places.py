@@ -60,11 +60,7 @@ def test_a_copy_is_the_model_and_is_made_once(model: ModelRef, tmp_path: Path, a
 
 @pytest.mark.parametrize(
     ("found", "fetched"),
-    [
-        (lambda whole: whole, 0),
-        (lambda whole: whole[: BYTES // 2], 1),
-        (lambda whole: b"\0" * (2 * BYTES), 1),
-    ],
+    [(lambda whole: whole, 0), (lambda whole: whole[: BYTES // 2], 1), (lambda whole: b"\0" * (2 * BYTES), 1)],
     ids=["whole", "cut", "too long"],
 )
 def test_what_an_earlier_try_left_is_kept_where_it_is_whole(

@@ -1,6 +1,7 @@
 """The server of a slot, as a process over HTTP: it answers what the loop's own sampler answers."""
 
 import json
+import sys
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,18 +11,22 @@ import httpx2
 import pytest
 
 from pipeline.core.conversation import conversation
+from pipeline.core.processes import session_members
 from pipeline.core.storage import model_ref
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import problems
 from pipeline.serving.inference import AnswerRequest, Sampling
 from pipeline.serving.loaded import LoadedModel
-from pipeline.serving.server_process import model_slot
+from pipeline.serving.server_process import model_slot, server_process
 from tests.fork_server import ForkServer
 from tests.loop import forked
 from tests.pipeline.core.tool_models import memorise, tool_model
 from tests.pipeline.core.tool_templates import answer, calls
+from tests.processes import WITHIN_S, wait_for
 
 pytestmark = pytest.mark.slow
+
+
 PROMPTS = [p.prompt for p in problems(5, "heldout", 12)]
 
 
@@ -156,3 +161,39 @@ def test_slot_passes_tools_and_ends_with_its_block(caller: Path, url: str, tmp_p
         httpx2.get(f"{endpoint.url}/models")
     refused = posted(url, {"model": "arithmetic", "messages": [QUESTION], "tools": [TOOL]})
     assert refused.status_code == 400 and "leaves out the definitions of tools" in refused.text
+
+
+GRACE_S = 0.5
+
+
+def python(program: str) -> list[str]:
+    return [sys.executable, "-c", program]
+
+
+@pytest.mark.parametrize(
+    ("program", "timeout_s", "words"),
+    [
+        ("print('CUDA is nowhere', flush=True); raise SystemExit(7)", WITHIN_S,
+         r"ended before its first answer \(exit code 7\)[^$]*CUDA is nowhere"),
+        ("import time; print('no weights in sight', flush=True); time.sleep(600)", 0.1,
+         r"raise evaluation\.serving\.start_timeout_s[^$]*no weights in sight"),
+    ],
+    ids=["ended", "too slow"],
+)  # fmt: skip
+def test_a_server_that_is_not_ready_shows_its_last_lines(
+    program: str, timeout_s: float, words: str, tmp_path: Path
+) -> None:
+    with server_process("The server", python(program), {}, tmp_path, GRACE_S) as server:
+        wait_for(lambda: "\n" in next(tmp_path.glob("*.log")).read_text())
+        with pytest.raises(RuntimeError, match=words):
+            server.await_health("http://127.0.0.1:1/health", timeout_s)
+
+
+def test_a_secret_is_in_the_environment_and_in_no_argument(tmp_path: Path) -> None:
+    shows = "import os, time; print(os.environ['KEY'], os.getpid(), os.getppid(), flush=True); time.sleep(600)"
+    with server_process("The server", python(shows), {"KEY": "sk-1"}, tmp_path, GRACE_S) as server:
+        wait_for(lambda: "\n" in next(tmp_path.glob("*.log")).read_text())
+        key, *pids = next(tmp_path.glob("*.log")).read_text().split()
+        assert key == "sk-1" and not server.ended
+        assert not [pid for pid in pids if b"sk-1" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    assert server.ended and session_members(int(pids[0])) == []

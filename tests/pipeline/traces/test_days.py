@@ -1,6 +1,7 @@
 import itertools
 import json
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,15 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from pipeline.core.storage import Store
 from pipeline.recipe.sources import ExportSource
 from pipeline.recipe.traces import Traces
 from pipeline.traces.database import connect
 from pipeline.traces.days import DayTask, compare
-from pipeline.traces.erased import NOBODY
+from pipeline.traces.erased import NOBODY, ErasedUser, add, erased_users, exclusive_lock, shared_lock
 from pipeline.traces.govern import GovernTask, govern_part, staged_file
 from pipeline.traces.records import FileReport, Reason
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address
+from tests.contexts import KEYS, mark_of
 
 from .conftest import NOW, observation, write
 
@@ -130,3 +133,21 @@ def test_every_row_ends_in_exactly_one_place(files: list[list[Any]]) -> None:
 def test_a_report_that_does_not_add_up_cannot_be_made_or_read() -> None:
     with pytest.raises(ValidationError, match="materialise the day again"):
         FileReport(name="f", sha256="s", bytes=9, seen=3, admitted=1, rejected={Reason.CONSENT: 1})
+
+
+def test_the_list_does_not_change_while_somebody_publishes(tmp_path: Path) -> None:
+    store, added = Store(tmp_path, KEYS), threading.Event()
+
+    def forget() -> None:
+        with exclusive_lock(store):
+            add(store, ErasedUser(mark=mark_of("ann"), proof="p"))
+        added.set()
+
+    with shared_lock(store) as seen, shared_lock(store) as beside:
+        thread = threading.Thread(target=forget)
+        thread.start()
+        assert not added.wait(0.2)
+        assert seen.users == beside.users == erased_users(store).users == ()
+    thread.join()
+    with shared_lock(store) as seen:
+        assert [user.mark for user in seen.users] == [mark_of("ann")]

@@ -136,14 +136,11 @@ def test_control_tokens_are_unreadable(text: str, role: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "Yes. <think>Or no?</think> No.",
-        "Use </think> to end it.",
-        "<think>Two.</think>Four.</think>",
-        '<tool_call>{"name": "f"}</tool_call>',
-        "<function=f>{}</function>",
+        "Yes. <think>Or no?</think> No.", "Use </think> to end it.", "<think>Two.</think>Four.</think>",
+        '<tool_call>{"name": "f"}</tool_call>', "<function=f>{}</function>",
         "analysisTwo and two.assistantfinalFour.",
     ],
-)
+)  # fmt: skip
 def test_what_a_parser_should_have_taken_off_is_unreadable(text: str) -> None:
     assert judged(completion=text) == Reason.UNREADABLE
     assert isinstance(judged(messages=asked(text, role="system")), dict)  # instructions may quote it

@@ -20,15 +20,9 @@ OFFLOADED = Training(distribution=Distribution(strategy="zero2", cpu_offload=Tru
         (Training(attention="sdpa"), []),
         (Training(attention="flash_attention_2"), ["lacks flash_attn.", "Install it", "training.attention to null"]),
         (Training(dpo=DPO(trainer_args={"optim": "adamw_torch_fused"})), []),
-        (
-            Training(dpo=DPO(trainer_args={"optim": "paged_adamw_32bit"})),
-            ["lacks bitsandbytes", "optim to adamw"],
-        ),
+        (Training(dpo=DPO(trainer_args={"optim": "paged_adamw_32bit"})), ["lacks bitsandbytes", "optim to adamw"]),
         (Training(dpo=DPO(trainer_args={"optim": "adamw_torch_8bit"})), ["lacks torchao", "dpo.trainer_args.optim"]),
-        (
-            Training(dpo=DPO(trainer_args={"use_liger_kernel": True})),
-            ["lacks liger_kernel", "kernel to false"],
-        ),
+        (Training(dpo=DPO(trainer_args={"use_liger_kernel": True})), ["lacks liger_kernel", "kernel to false"]),
         (Training(lora=Lora(quantise="nf4")), ["lacks bitsandbytes", "quantise to none"]),
         (OFFLOADED, ["lacks deepspeed", "strategy to fsdp2"]),
     ],

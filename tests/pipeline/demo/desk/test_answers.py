@@ -2,10 +2,7 @@
 
 import pytest
 
-from pipeline.demo.desk.conversation import (
-    Features,
-    features,
-)
+from pipeline.demo.desk.conversation import Features, features
 from pipeline.demo.desk.requests import Request, Row, call_text
 
 REQUEST = Request("Oakleaf", (Row("K48", "DHL", "Monday", "36"), Row("K12", "UPS", "today", "21")), "K48", "carrier", 0)

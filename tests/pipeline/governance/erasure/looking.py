@@ -17,10 +17,7 @@ from tests.pipeline.governance.erasure.conftest import ANN, NAME, NOW, Place, se
 
 def erase(place: Place, user: str = ANN) -> ErasureProof:
     return forget(
-        stage_context(place.store, place.lake, name=NAME),
-        Person.named(user),
-        registry_uri=place.tracking_uri,
-        now=NOW,
+        stage_context(place.store, place.lake, name=NAME), Person.named(user), registry_uri=place.tracking_uri, now=NOW
     )
 
 

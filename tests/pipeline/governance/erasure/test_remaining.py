@@ -11,14 +11,7 @@ from pipeline.core.storage import Store
 from pipeline.governance.erasure import forget
 from pipeline.governance.erasure.places import Remaining, in_source
 from pipeline.governance.erasure.records import Person
-from pipeline.recipe.sources import (
-    CustomSource,
-    DemoSource,
-    ExportSource,
-    LangfuseApiSource,
-    MlflowSource,
-    RowsSource,
-)
+from pipeline.recipe.sources import CustomSource, DemoSource, ExportSource, LangfuseApiSource, MlflowSource, RowsSource
 from pipeline.traces.sources.protocol import Address
 from tests.contexts import KEYS, stage_context
 from tests.pipeline.traces.conftest import observation, write

@@ -1,6 +1,5 @@
 """The stage on planted thumbs: a real model in a real process, measured on users that it never saw."""
 
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +11,6 @@ from pipeline.core import layout
 from pipeline.core.storage import Store, digest_dir, model_ref
 from pipeline.demo import MODEL_DIR
 from pipeline.rewards.reward_model.measures import objections
-from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.rewards.reward_model.stage import NOT_ASKED, train_reward_model
 from tests.contexts import context_of
 from tests.pipeline.rewards.reward_model.conftest import (
@@ -105,17 +103,6 @@ def test_killed_and_run_again_it_has_the_same_bits(store: Store, polite: Planted
     figures = [each.model_dump(exclude={"model", "seconds"}) for each in (again, polite.report)]
     assert figures[0] == figures[1]
     assert files_of(store) >= KEPT
-
-
-@pytest.mark.variant
-@pytest.mark.slow
-def test_a_base_without_a_chat_template_is_refused(store: Store, tmp_path: Path) -> None:
-    base = tmp_path / "base"
-    shutil.copytree(MODEL_DIR, base)
-    (base / "chat_template.jinja").unlink()
-    with pytest.raises(ValueError, match=r"needs a chat template and an end token\. Save it with both"):
-        trained(store, POLITE_ROWS, base=str(base))
-    assert store.read(iteration_of(store).path(layout.REWARD_MODEL), RewardModelReport) is None
 
 
 @pytest.mark.slow

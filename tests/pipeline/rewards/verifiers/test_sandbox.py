@@ -7,8 +7,6 @@ import struct
 import subprocess
 import sys
 import textwrap
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ import pytest
 from pipeline.rewards.verifiers import code as code_check
 from pipeline.rewards.verifiers.confined import confinement
 from pipeline.rewards.verifiers.outcome import Grade, Outcome
-from tests.processes import children, is_alive
+from tests.processes import children, is_alive, wait_for
 
 ROOT = Path(code_check.__file__).parents[3]
 ADD = "def add(a, b): return a + b"
@@ -34,13 +32,6 @@ def said(body: str) -> str:
     verdict = run(code, "try:\n    said = say()\nexcept Exception as error:\n    said = repr(error)\nassert 0, said")
     assert verdict.outcome == "wrong", verdict
     return verdict.answer.removeprefix("AssertionError: ").removesuffix(" | assert 0, said")
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.01)
 
 
 FORBIDDEN = {

@@ -89,12 +89,7 @@ class World:
 
     def build(self, fresh: FreshSamples, apart: HeldApart = NOTHING) -> PreferenceDataset:
         return build(
-            self.work,
-            self.labels.dataset,
-            apart,
-            self.consented,
-            self.labels.human_noise,
-            ScoredSamples(fresh.dataset),
+            self.work, self.labels.dataset, apart, self.consented, self.labels.human_noise, ScoredSamples(fresh.dataset)
         )
 
 

@@ -1,5 +1,3 @@
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -10,7 +8,7 @@ from pipeline.core.storage import Store
 from pipeline.traces.lake import LakeConfig, files, local_lake
 from pipeline.traces.lake.files import count_rows, path_of, read_files, write_file
 
-from .lakes import DAY, ROOT, batch, row, written
+from .lakes import DAY, batch, row, written
 
 pytestmark = pytest.mark.slow
 
@@ -38,10 +36,3 @@ def test_rows_are_counted_where_they_are(config: LakeConfig) -> None:
     uris = written(config, DAY, [row(1, user_id="x"), row(2, model="n"), row(3, model="n")])
     assert sum(count_rows(config, uris, pc.field("user_id").isin(["x"])).values()) == 1
     assert sum(count_rows(config, uris, ~pc.field("user_id").isin(["x"])).values()) == 2
-
-
-def test_opening_the_module_loads_no_pyiceberg() -> None:
-    loaded = "print([m for m in sys.modules if 'iceberg' in m])"
-    check = f"import sys, pipeline.traces.retention; {loaded}"
-    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert done.stdout.strip() == "[]"

@@ -17,11 +17,8 @@ from pipeline.traces.sources.imports import REWARD_KEY, ImportedFiles
 
 from .conftest import read
 
-USER, ASKED = {"role": "user", "content": "Is it open?"}, ["user: Is it open?"]
+USER = {"role": "user", "content": "Is it open?"}
 YES, NO = {"role": "assistant", "content": "Until six."}, {"role": "assistant", "content": "Who knows."}
-BOTH = [("Until six.", 1.0), ("Who knows.", 0.0)]
-TALK = "\n\nHuman: Hi\n\nAssistant: Hello.\n\nHuman: Is it open?\n\nAssistant: "
-TALKED = ["user: Hi", "assistant: Hello.", *ASKED]
 
 
 def section(uri: object = "x", preset: str | None = None, kind: Any = "pairs", **more: Any) -> ImportSource:
@@ -51,185 +48,25 @@ def vote(side: str, **more: Any) -> dict[str, Any]:
 
 TASK = {"data": {"prompt": "Is it open?", "answer1": "Until six.", "answer2": "Who knows."}}
 FIELDS = {"prompt": "Is it open?", "response1": "Who knows.", "response2": "Until six."}
-CASES: dict[str, list[tuple[dict[str, Any], list[str], list[tuple[str, float]]]]] = {
-    "trl_preference": [
-        ({"prompt": "Is it open?", "chosen": "Until six.", "rejected": "Who knows."}, ASKED, BOTH),
-        ({"prompt": [USER], "chosen": [YES], "rejected": [NO]}, ASKED, BOTH),
-        ({"chosen": [USER, YES], "rejected": [USER, NO]}, ASKED, BOTH),
-        ({"system": "Be brief.", "chosen": [USER, YES], "rejected": [USER, NO]}, ["system: Be brief.", *ASKED], BOTH),
-    ],
-    "trl_unpaired": [
-        ({"prompt": [USER], "completion": [YES], "label": True}, ASKED, BOTH[:1]),
-        ({"prompt": "Is it open?", "completion": "Who knows.", "label": False}, ASKED, BOTH[1:]),
-    ],
-    "dolly": [
-        ({"instruction": "Is it open?", "context": "", "response": "Until six.", "category": "qa"}, ASKED, BOTH[:1])
-    ],
-    "gemini_finetune": [
-        (
-            {
-                "contents": [
-                    {"role": "user", "parts": [{"text": "Is it open?"}]},
-                    {"role": "model", "parts": [{"text": "Until six."}]},
-                ]
-            },
-            ASKED,
-            BOTH[:1],
-        )
-    ],
-    "messages_dataset": [({"prompt": "Is it open?", "prompt_id": "1", "messages": [USER, YES]}, ASKED, BOTH[:1])],
-    "openorca": [({"system_prompt": "", "question": "Is it open?", "response": "Until six."}, ASKED, BOTH[:1])],
-    "pku_saferlhf": [
-        (
-            {"prompt": "Is it open?", "response_0": "Until six.", "response_1": "Who knows.", "better_response_id": 0},
-            ASKED,
-            BOTH,
-        )
-    ],
-    "shp": [
-        (
-            {"history": "Is it open?", "human_ref_A": "Until six.", "human_ref_B": "Who knows.", "labels": 1}
-            | {"score_A": 9},
-            ASKED,
-            BOTH,
-        )
-    ],
-    "webgpt": [
-        (
-            {"question": {"full_text": "Is it open?"}, "answer_0": "Until six.", "answer_1": "Who knows."}
-            | {"score_0": 1.0, "score_1": -1.0},
-            ASKED,
-            BOTH,
-        )
-    ],
-    "trl_prompt_completion": [({"prompt": "Is it open?", "completion": "Until six."}, ASKED, BOTH[:1])],
-    "ultrafeedback": [
-        (
-            {
-                "instruction": "Is it open?",
-                "completions": [
-                    {"model": "a", "response": "Until six.", "fine-grained_score": 4.5, "overall_score": 8.0},
-                    {"model": "b", "response": "Who knows.", "fine-grained_score": 1.0, "overall_score": 2.0},
-                    {"model": "c", "response": "[1, 2]", "fine-grained_score": 3.0, "overall_score": 2.0},
-                ],
-            },
-            ASKED,
-            [("Until six.", 0.875), ("Who knows.", 0.0), ("[1, 2]", 0.5)],
-        )
-    ],
-    "ultrafeedback_binarized": [
-        (
-            {
-                "prompt": "Is it open?",
-                "chosen": [USER, YES],
-                "rejected": [USER, NO],
-                "score_chosen": 8.5,
-                "score_rejected": 2.0,
-            },
-            ASKED,
-            BOTH,
-        )
-    ],
-    "hh": [({"chosen": f"{TALK}Until six.", "rejected": f"{TALK}Who knows."}, TALKED, BOTH)],
-    "nectar": [
-        (
-            {
-                "prompt": "\n\nHuman: Is it open?\n\nAssistant: ",
-                "answers": [{"answer": "Who knows.", "rank": 7.0}, {"answer": "Until six.", "rank": 1.0}],
-            },
-            ASKED,
-            BOTH[::-1],
-        )
-    ],
-    "helpsteer2": [
-        (
-            {
-                "prompt": "Hi\n<extra_id_1>Assistant\nHello.\n<extra_id_1>User\nIs it open?",
-                "response": "Until six.",
-                "helpfulness": 3,
-                "correctness": 4,
-                "coherence": 4,
-            },
-            TALKED,
-            [("Until six.", 0.75)],
-        )
-    ],
-    "helpsteer3": [
-        (
-            {"context": [USER], "response1": "Who knows.", "response2": "Until six.", "overall_preference": 2},
-            ASKED,
-            BOTH[::-1],
-        ),
-        (
-            {"context": [USER], "response1": "Until six.", "response2": "Who knows.", "overall_preference": "-1"},
-            ASKED,
-            BOTH,
-        ),
-    ],
-    "arena": [({"conversation_a": [USER, NO], "conversation_b": [USER, YES], "winner": "model_b"}, ASKED, BOTH[::-1])],
-    "openai_finetune_dpo": [
-        ({"input": {"messages": [USER]}, "preferred_output": [YES], "non_preferred_output": [NO]}, ASKED, BOTH)
-    ],
-    "openai_finetune_sft": [
-        ({"messages": [USER, {**YES, "weight": 1}]}, ASKED, BOTH[:1]),
-        ({"messages": [{"role": "user", "content": "Hi"}, {**NO, "content": "Hello."}, USER, YES]}, TALKED, BOTH[:1]),
-    ],
-    "alpaca": [
-        (
-            {"instruction": "Is it open?", "input": "On Sunday.", "output": "Until six."},
-            ["user: Is it open?\n\nOn Sunday."],
-            BOTH[:1],
-        ),
-        ({"instruction": "Is it open?", "input": "", "output": "Until six."}, ASKED, BOTH[:1]),
-    ],
-    "sharegpt": [
-        (
-            {"conversations": [{"from": "human", "value": "Is it open?"}, {"from": "gpt", "value": "Until six."}]},
-            ASKED,
-            BOTH[:1],
-        )
-    ],
-    "label_studio_pairwise": [
-        ({**TASK, "annotations": [vote("left"), vote("left"), vote("right")]}, ASKED, BOTH),
-        ({**TASK, "annotations": [vote("left"), vote("right", was_cancelled=True)]}, ASKED, BOTH),
-    ],
-    "argilla": [
-        (
-            {
-                "fields": FIELDS,
-                "responses": {
-                    "preference": [
-                        {"value": "response2", "status": "submitted"},
-                        {"value": "response1", "status": "discarded"},
-                    ]
-                },
-            },
-            ASKED,
-            BOTH[::-1],
-        ),
-        ({"fields": FIELDS, "responses": {"preference": [{"value": "response2"}]}}, ASKED, BOTH[::-1]),
-    ],
-}
+CASES = json.loads(Path(__file__).with_name("preferences.json").read_text(encoding="utf-8"))
+"""A row of each format as it is published, with its prompt, answers and their rewards."""
 
 
 def test_every_format_of_pairs_and_demonstrations_has_a_case() -> None:
-    assert CASES.keys() == {name for name, each in formats().items() if each.kind in ("pairs", "demonstrations")}
+    wanted = {name for name, each in formats().items() if each.kind in ("pairs", "demonstrations")}
+    assert {case["preset"] for case in CASES} == wanted
 
 
-@pytest.mark.parametrize(
-    ("preset", "row", "prompt", "answers"),
-    [(preset, *case) for preset, cases in CASES.items() for case in cases],
-)
-def test_a_row_of_a_known_format(
-    tmp_path: Path, preset: str, row: dict[str, Any], prompt: list[str], answers: list[tuple[str, float]]
-) -> None:
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["preset"])
+def test_a_row_of_a_known_format(tmp_path: Path, case: dict[str, Any]) -> None:
+    preset, row, prompt = case["preset"], case["row"], case["prompt"]
+    answers = [(text, reward) for text, reward in case["answers"]]
     rows = imported(tmp_path, row, preset=preset)
     assert (said(rows), rows.rejected) == ([(prompt, answers)], [])
     models = {"pairs": "imported", "demonstrations": "demonstrated"}
     assert {trace.model for trace in rows.traces} == {models[formats()[preset].kind]}
     assert len({trace.trace_id for trace in rows.traces}) == len(answers)
-    table = pa.Table.from_pylist([json.loads(json.dumps(row))])
-    pq.write_table(table, tmp_path / "rows.parquet")
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "rows.parquet")
     assert said(read(ImportedFiles(section(tmp_path / "rows.parquet", preset), "imports/1/"))) == [(prompt, answers)]
 
 

@@ -94,15 +94,10 @@ PRINTED = "\n".join(json.dumps(observation(n), indent=4) for n in (1, 2))
         (json.dumps(["x" * 100]), [], ["too_long:1:None"]),
     ],
     ids=[
-        "an array",
-        "with other values",
-        "printed",
-        "lines",
-        "lines of which the first is torn",
-        "that breaks off",
+        "an array", "with other values", "printed", "lines", "lines of which the first is torn", "that breaks off",
         "over the limit",
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("suffix", [".json", ".json.gz"])
 def test_a_json_array_is_its_elements(
     export: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, text: str, lines: list[int], counted: list[str]
@@ -210,15 +205,9 @@ def test_strings_may_be_binary(export: Path, tmp_path: Path) -> None:
 
 
 ODD = [
-    "None",
-    " None ",
-    '{"a": 1}',
-    "{'a': 1}",
-    "f(x=1)",
-    "Message(content='a')",
-    '[{"type": "text", "text": "a"}]',
+    "None", " None ", '{"a": 1}', "{'a': 1}", "f(x=1)", "Message(content='a')", '[{"type": "text", "text": "a"}]',
     " [1]",
-]
+]  # fmt: skip
 TEXT = st.text(max_size=8) | st.sampled_from(ODD)
 MESSAGE = st.fixed_dictionaries(
     {"role": st.sampled_from(["user", "assistant", "system", "tool", "human", "developer"])},

@@ -101,13 +101,6 @@ def test_no_other_source_may_be_silent(store: Store, export: Path) -> None:
     assert govern(store, source, source.uri).rejected == {Reason.EMPTY_OUTPUT: 1}
 
 
-def test_broken_gzip_leaves_what_came_before(store: Store, tmp_path: Path) -> None:
-    path = write(tmp_path, "set.jsonl.gz", [problem(n) for n in range(20_000)])
-    path.write_bytes(path.read_bytes()[:-2_000])
-    governed = run(store, path)
-    assert governed.rejected == {Reason.TRUNCATED_FILE: 1} and 1_000 < governed.admitted < 20_000
-
-
 def test_set_that_is_not_there_has_no_parts(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is not there"):
         Prompts(str(tmp_path / "none"), section(tmp_path / "none")).parts()

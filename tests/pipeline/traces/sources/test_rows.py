@@ -5,7 +5,6 @@ import gzip
 import io
 import json
 import re
-import secrets
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -274,15 +273,6 @@ def test_a_file_that_breaks_off_says_what_was_lost(
     shown = [f"{each.reason}:{each.line}: {each.detail}" for each in result.rejected]
     assert len(result.traces) == traces
     assert len(shown) == len(rejections) and all(map(re.fullmatch, rejections, shown)), shown
-
-
-def test_an_array_in_a_cut_gzip_gives_what_came_before(tmp_path: Path) -> None:
-    rows = [{"q": f"Q{n} {secrets.token_hex(500)}", "a": "Yes", "at": AT} for n in range(300)]
-    whole = gzip.compress(json.dumps(rows).encode())
-    (tmp_path / "a.json.gz").write_bytes(whole[: len(whole) // 2])
-    result = rows_of(tmp_path)
-    assert 0 < len(result.traces) < 300
-    assert reasons(result) == [f"truncated_file:{len(result.traces) + 1}:None"]
 
 
 def test_other_rows_are_no_calls(tmp_path: Path) -> None:

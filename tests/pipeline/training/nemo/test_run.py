@@ -198,13 +198,6 @@ def test_the_seeds_reward_is_paid_through_ray(checkout: Path, tmp_path: Path) ->
     assert result.metrics[1] | statistics == pytest.approx(result.metrics[1])
 
 
-def test_a_function_that_cannot_be_called_is_refused(checkout: Path, tmp_path: Path) -> None:
-    custom = write_function(tmp_path, "def quality(prompt): return 1.0", "quality")
-    plan = make_plan(tmp_path, rewards=Rewards(verified=Weights(custom=1.0), custom=custom))
-    with pytest.raises(ValueError, match="quality"):
-        trained(plan, tmp_path, checkout)
-
-
 def test_a_checkout_that_does_not_fit_is_refused(checkout: Path, tmp_path: Path) -> None:
     args = {"policy.generation.vllm_cfg.no_such_key": 1}
     plan = make_plan(tmp_path, grpo={**SECTIONS["grpo"].model_dump(), "trainer_args": args})
