@@ -13,9 +13,11 @@ from mlflow import pyfunc
 from assets.days import GOVERNED, LABELLED
 from assets.graph import ASSETS
 from assets.metadata import VERSION_TAG
-from assets.records import CHECKPOINT, LABELS, PLAN, REPORT, TRACES, outcome
-from assets.resources import Deployment
+from assets.on_record import on_record
+from assets.records import CHECKPOINT, LABELS, PLAN, REPORT, TRACES, VERDICT, outcome
+from assets.resources import Deployment, records
 from assets.rollout import follow_rollout
+from evals import __main__ as verify
 from jobs import status
 from pipeline.registry.runs import metrics_file, mlflow_client
 from pipeline.rollout.fold import read_state
@@ -24,6 +26,7 @@ from pipeline.training.journal import read_rows
 from tests.fork_server import ForkServer
 from tests.iterations import Iterations
 from tests.loop import deployment, forked, instance, materialized, run_loop, undrawn
+from tests.ports import held_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -144,6 +147,14 @@ def test_the_status_tells_a_person_what_came_out(
         assert words in value
 
 
+def test_the_evidence_supports_the_verdict_offline(loop: Loop, capsys: pytest.CaptureFixture[str]) -> None:
+    iteration = loop.settings.latest().id
+    verdict = VERDICT.read(loop.settings.store(), iteration)
+    bundle = loop.root / "iterations" / iteration / "evidence"
+    assert verify.main(["verify", str(bundle), verdict.bundle_digest]) == 0
+    assert "PASS" in capsys.readouterr().out
+
+
 def test_with_nothing_new_it_says_so_and_changes_nothing(loop: Loop) -> None:
     def files() -> dict[str, int]:
         ours = [p for p in loop.root.rglob("*") if p.is_file() and not p.name.startswith(("mlflow.db", "catalog.db"))]
@@ -179,6 +190,27 @@ def test_mlflow_has_points_in_time_and_a_whole_model(loop: Loop) -> None:
     assert answer[0]["choices"][0]["message"]["content"]
     table = json.loads(Path(client.download_artifacts(version.run_id, "answers.json")).read_text(encoding="utf-8"))
     assert "candidate's answer" in table["columns"] and table["data"]
+
+
+@pytest.mark.variant
+def test_mlflow_that_is_away_fails_no_training(
+    iterations: Iterations, fork_server: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = deployment(iterations.planned(tmp_path) / "data")
+    resources = {"deployment": settings, "io_manager": records}
+    with held_port() as nobody, forked(fork_server), instance(tmp_path / "home") as home:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{nobody.getsockname()[1]}")
+        monkeypatch.setattr("assets.loop_asset.refuse_faults", lambda *_: None)  # it went away after the first step
+        result = dg.materialize(ASSETS, instance=home, resources=resources, selection=["policy_checkpoint"])
+        lines = [entry.user_message for entry in home.all_logs(result.run_id)]
+    assert result.success
+    assert sum("MLflow does not take the metrics" in line for line in lines) == 1
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    run = on_record(settings, settings.latest()).run
+    history = mlflow_client(settings.tracking_uri()).get_metric_history(run.run_id, "seconds/step")
+    logged = read_rows(metrics_file(settings.store(), settings.latest()))[0]
+    assert {(each.step, each.timestamp) for each in history} == {(row.step, int(row.at * 1000)) for row in logged[1:]}
+    assert len(history) == len(logged) - 1 > 1, "the first is of the base model, before any step"
 
 
 def test_the_promoted_model_is_the_next_iterations_base(iterations: Iterations, tmp_path: Path) -> None:
