@@ -8,7 +8,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.core.storage import Record
-from pipeline.traces.lake.catalogue import LakeConfig, local_lake, open_table
+from pipeline.traces.lake.catalogue import LakeConfig, governed_table, load_catalogue, local_lake
 from pipeline.traces.lake.files import count_rows, filesystem, path_of, read_files, write_file
 from pipeline.traces.lake_config import located, named
 from pipeline.traces.rows import SCHEMA
@@ -298,8 +298,8 @@ class Lake:
 
 @contextmanager
 def open_lake(config: LakeConfig) -> Generator[Lake]:
-    with open_table(config) as table:
-        yield Lake(table, config)
+    with closing(load_catalogue(config)) as catalogue:
+        yield Lake(governed_table(catalogue, config), config)
 
 
 def _day_of(file: DataFile) -> str:

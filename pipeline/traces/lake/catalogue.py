@@ -4,8 +4,7 @@ with its partitions and properties. No error shows what it connects with."""
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,15 +43,6 @@ def local_lake(store: Store) -> LakeConfig:
     return LakeConfig(catalogue="sqlite", uri=sqlite_url(folder / "catalog.db"), warehouse=f"file://{folder}")
 
 
-@contextmanager
-def open_table(config: LakeConfig) -> Generator[Table]:
-    catalogue = load_catalogue(config)
-    try:
-        yield _table(catalogue, config)
-    finally:
-        catalogue.close()
-
-
 def load_catalogue(config: LakeConfig) -> Catalog:
     """Raises ValueError where the catalogue's address is not known."""
     from pyiceberg.catalog import load_catalog
@@ -81,7 +71,7 @@ def _sql_url(config: LakeConfig) -> str:
     return url.update_query_dict({"timeout": str(BUSY_TIMEOUT_S)}).render_as_string(hide_password=False)
 
 
-def _table(catalogue: Catalog, config: LakeConfig) -> Table:
+def governed_table(catalogue: Catalog, config: LakeConfig) -> Table:
     from pyiceberg.exceptions import NoSuchTableError
     from pyiceberg.io.pyarrow import pyarrow_to_schema
 

@@ -1,3 +1,4 @@
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
 
@@ -7,7 +8,7 @@ from pydantic import ValidationError
 
 from pipeline.core.storage import Store
 from pipeline.traces.lake import LakeConfig, local_lake, open_lake
-from pipeline.traces.lake.catalogue import load_catalogue, open_table
+from pipeline.traces.lake.catalogue import governed_table, load_catalogue
 from pipeline.traces.lake.files import numbered_schema
 
 from .lakes import DAY, ids, put, row
@@ -67,13 +68,14 @@ def test_a_warehouse_that_is_not_the_tables_is_refused(tmp_path: Path) -> None:
 def test_columns_are_numbered_as_the_catalogue_numbers_them(tmp_path: Path) -> None:
     from pyiceberg.io.pyarrow import pyarrow_to_schema
 
-    with open_table(local_lake(Store(tmp_path))) as table:
-        ours = pyarrow_to_schema(numbered_schema())
-        assert ours.as_struct() == table.schema().as_struct()
+    config = local_lake(Store(tmp_path))
+    with closing(load_catalogue(config)) as catalogue:
+        table = governed_table(catalogue, config)
+        assert pyarrow_to_schema(numbered_schema()).as_struct() == table.schema().as_struct()
         with table.update_schema() as update:
             update.rename_column("reference", "answer")
-    with pytest.raises(ValueError, match="materialise the traces again"), open_table(local_lake(Store(tmp_path))):
-        pass
+        with pytest.raises(ValueError, match="materialise the traces again"):
+            governed_table(catalogue, config)
 
 
 def test_rest_catalogue_gets_the_warehouse_and_the_token() -> None:
