@@ -117,8 +117,8 @@ def load(path: str | Path, overrides: list[str] | None = None) -> Recipe:
     if not file.is_file():
         raise ValueError(f"No recipe at {shown_path(file)}. To begin with: jobs/recipes/own.yaml.")
     try:
-        tree = _parsed(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        tree = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise ValueError(f"{file} is not YAML: {error}") from error
     if not isinstance(tree, dict):
         raise ValueError(f"{file} holds {type(tree).__name__}, not a mapping. Start from jobs/recipes/embedded.yaml.")
@@ -168,13 +168,6 @@ def data_root_problem(data_root: str) -> str:
     return f"{place} is {what}. Name a folder of its own below it, such as {place / 'data'}." if what else ""
 
 
-def _parsed(text: str) -> Any:
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from error
-
-
 def _apply(tree: dict[str, Any], override: str) -> None:
     """Put the value of `KEY=VALUE` into the tree; `suites.0.items` leads into the first element of a list."""
     key, sign, text = override.partition("=")
@@ -188,10 +181,10 @@ def _apply(tree: dict[str, Any], override: str) -> None:
             if isinstance(node, dict) and node.get(name) is None:  # left out, or empty
                 node[name] = {}
             node = node[int(name) if isinstance(node, list) else name]
-        node[leaf] = _parsed(text)
+        node[leaf] = yaml.safe_load(text)
     except (TypeError, LookupError) as error:
         raise ValueError(f"Override {shown!r} leads through a value, or to no element of a list.") from error
-    except ValueError as error:
+    except (ValueError, yaml.YAMLError) as error:
         raise ValueError(f"Override {shown!r}: the value is not YAML: {redacted(str(error))}") from error
 
 

@@ -39,7 +39,8 @@ def fields(section: type[Section], *marks: Mark) -> dict[str, Any]:
     for name, field in section.model_fields.items():
         if any(mark in field.metadata for mark in marks):
             marked[name] = True
-        elif below := _union([fields(each, *marks) for each in sections(field.annotation)]):
+        # A field name means the same in all members of a union.
+        elif below := {key: each for s in sections(field.annotation) for key, each in fields(s, *marks).items()}:
             marked[name] = {EACH: below} if get_origin(field.annotation) is tuple else below
     return marked
 
@@ -74,11 +75,3 @@ def sections(annotation: Any) -> list[type[Section]]:
     if get_origin(annotation) in (Union, UnionType, tuple):
         return [section for each in get_args(annotation) for section in sections(each)]
     return [annotation] if isinstance(annotation, type) and issubclass(annotation, Section) else []
-
-
-def _union(trees: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of the members of a union: a field name means the same in all of them."""
-    merged: dict[str, Any] = {}
-    for tree in trees:
-        merged |= tree
-    return merged

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from pipeline.recipe.methods import AnyMethod, MethodName, MethodSettings
+from pipeline.recipe.methods import MethodSettings
 from pipeline.recipe.section import Line, Observer, Operational, Section
 
 
@@ -127,8 +127,5 @@ class TrainingSettings(Section):
 
 
 class Training(TrainingSettings, MethodSettings):
-    def method(self, name: MethodName) -> AnyMethod:
-        return self.by_name()[name]
-
     def without_methods(self) -> TrainingSettings:
         return TrainingSettings.model_validate(self.model_dump(include=set(TrainingSettings.model_fields)))

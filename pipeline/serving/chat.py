@@ -186,12 +186,8 @@ class EndpointEngine:
     @contextmanager
     def open(self, arm: str, model: ModelRef) -> Generator[ChatSession]:
         """Raises ValueError for a server that is none, RuntimeError for one that cannot be reached."""
-        names = {"champion": self._settings.champion, "candidate": self._settings.candidate}
-        if arm not in names:
-            raise ValueError(
-                f"evaluation.serving names no model for the {arm}. Ask an endpoint for {' or '.join(names)}."
-            )
-        served = ServedModel(self._endpoint, names[arm], f"evaluation.serving.{arm}")
+        name = {"champion": self._settings.champion, "candidate": self._settings.candidate}[arm]
+        served = ServedModel(self._endpoint, name, f"evaluation.serving.{arm}")
         client = ChatClient(served, self._settings, backoff_s=self._backoff_s)
         with open_asking_loop(client, self._settings.in_flight) as loop:
             yield ChatSession(loop, self._decoding(loop), self._log)

@@ -39,22 +39,19 @@ def open_engine(
 def check_addresses(section: AnyServing, addresses: ServingAddresses, where: str = "evaluation.serving") -> None:
     """Raise ValueError naming the variable to set where this deployment has no address for the recipe's engine. Asks
     and starts nothing: it is called before a training is paid for."""
-    match section:
-        case EndpointServing():
-            if not addresses.endpoint.url:
-                raise ValueError(
-                    f"{where}.kind is endpoint, and SERVING_URL is empty. Set it to the root of an API like "
-                    "http://127.0.0.1:8000/v1, and SERVING_API_KEY to a key where it wants one."
-                )
-            check_endpoint(addresses.endpoint, "The evaluation's", "SERVING")
-        case VllmServing():
-            if not addresses.vllm_python or not Path(addresses.vllm_python).is_file():
-                raise ValueError(
-                    f"{where}.kind is vllm, and VLLM_PYTHON ({addresses.vllm_python!r}) is no Python. Set it to that "
-                    "of an environment that has vLLM."
-                )
-        case _:
-            pass
+    if isinstance(section, EndpointServing):
+        if not addresses.endpoint.url:
+            raise ValueError(
+                f"{where}.kind is endpoint, and SERVING_URL is empty. Set it to the root of an API like "
+                "http://127.0.0.1:8000/v1, and SERVING_API_KEY to a key where it wants one."
+            )
+        check_endpoint(addresses.endpoint, "The evaluation's", "SERVING")
+    python = addresses.vllm_python
+    if isinstance(section, VllmServing) and not (python and Path(python).is_file()):
+        raise ValueError(
+            f"{where}.kind is vllm, and VLLM_PYTHON ({python!r}) is no Python. Set it to that of an environment that "
+            "has vLLM."
+        )
 
 
 class Machine(NamedTuple):

@@ -5,7 +5,6 @@ charged again. An error is not kept."""
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -208,9 +207,6 @@ def open_journal(
     digest = protocol.digest()
     path = store.path(layout.answers(model, digest, folder))
     with open_entries(path, AnswerLine, digest) as journal:
-        description = path.with_suffix(".json")
-        if not description.exists():  # for people: the file's name alone says nothing
-            description.write_text(json.dumps(protocol.model_dump(mode="json"), indent=2) + "\n", encoding="utf-8")
         yield AnswerJournal(journal)
 
 

@@ -125,7 +125,7 @@ def plan_training(
         decision = choose(dataset.evidence, recipe.selection, rewards.min_coverage, expected)
         method, data, held_out, scorers, dropped = None, None, None, None, 0
         if decision.method != "none":
-            method = training.method(decision.method)
+            method = training.by_name()[decision.method]
             agreed = frozenset(trace for trace, _ in governed())
             data, dropped = schedule(context, dataset, method, agreed, metadata)
             on_scores = method.group_size is not None and not dataset.evidence.frontier_prompts
@@ -188,7 +188,7 @@ def _placed(context: IterationContext, plan: TrainingPlan) -> TrainingPlan:
     training, compute = context.recipe.training, context.recipe.compute
     update: dict[str, object] = {"training": joined(plan.training, training.without_methods())}
     if plan.method is not None:
-        update["method"] = joined(plan.method, training.method(plan.method.kind))
+        update["method"] = joined(plan.method, training.by_name()[plan.method.kind])
     if not any(context.store.path(context.iteration.path(layout.CHECKPOINTS)).glob("step-*")):
         update |= {"nodes": compute.nodes, "processes": compute.processes}
         update["peak_tflops"] = compute.accelerator.peak_tflops

@@ -78,7 +78,8 @@ class Laid:
         decision = decide().model_copy(update={"method": method, "reasons": ("enough prompts",), **decided})
         plan = TrainingPlan(
             iteration=iteration.id, decision=decision, base=iteration.champion, held_out=None, without_consent=0,
-            data=None if method == "none" else NOWHERE, method=None if method == "none" else Training().method(method),
+            data=None if method == "none" else NOWHERE,
+            method=None if method == "none" else Training().by_name()[method],
             training=TrainingSettings(), rewards=Rewards(), nodes=1, processes=DEVICES, peak_tflops=1.0,
         )  # fmt: skip
         self.store.write(iteration.path(layout.PLAN), plan)

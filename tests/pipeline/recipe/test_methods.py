@@ -37,7 +37,7 @@ def test_a_method_names_evidence_rows_and_columns_that_exist(name: MethodName) -
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_answers_every_question(name: MethodName) -> None:
-    method = Training().method(name)
+    method = Training().by_name()[name]
     unanswered = [
         member
         for member, value in vars(Method).items()

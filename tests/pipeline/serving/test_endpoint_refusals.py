@@ -147,17 +147,10 @@ def test_a_status_that_says_no_raises_what_to_set(status: int, instruction: str)
     assert str(refused.value).partition("HTTP")[2] == words.partition("HTTP")[2]
 
 
-@pytest.mark.parametrize(
-    ("arm", "words"),
-    [
-        ("champion", r"no connection, 3 times\. See to it, or set SERVING_URL"),
-        ("judge", "names no model for the judge"),
-    ],
-)
-def test_a_server_that_cannot_be_asked_is_refused(arm: str, words: str) -> None:
+def test_a_server_that_cannot_be_asked_is_refused() -> None:
     engine = EndpointEngine(SERVING, Endpoint("http://127.0.0.1:9/v1"), print, backoff_s=0.001)
-    with pytest.raises(ValueError, match=words):
-        engine.open(arm, MODEL).__enter__()
+    with pytest.raises(ValueError, match=r"no connection, 3 times\. See to it, or set SERVING_URL"):
+        engine.open("champion", MODEL).__enter__()
 
 
 def by_luck(server: ChatServer, request: HttpRequest, place: int) -> HttpResponse:

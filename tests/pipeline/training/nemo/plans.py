@@ -50,7 +50,7 @@ def make_plan(
         data=table(root / "data.parquet", rows or prompts(24)),
         held_out=table(root / "held_out.parquet", prompts(6)),
         without_consent=0,
-        method=training.method("grpo"),
+        method=training.grpo,
         training=training.without_methods(),
         rewards=rewards or Rewards(verified=CORRECT),
         nodes=nodes,
