@@ -45,8 +45,10 @@ def raise_file_limit() -> None:
 
 
 class PipedProcess(NamedTuple):
-    """A process that is asked on its input and answers on its output; `errors`: a file with what else it prints."""
+    """A process that is asked on its input and answers on its output; `errors`: a file with what else it prints.
+    `name`: as a sentence begins."""
 
+    name: str
     process: subprocess.Popen[str]
     errors: IO[str]
 
@@ -56,22 +58,29 @@ class PipedProcess(NamedTuple):
         self.errors.seek(0)
         return code, "".join(self.errors.readlines()[-TAIL_LINES:]).rstrip()
 
-    def ask(self, line: str, name: str) -> str:
-        """The line that it answers. Raises RuntimeError with `name` and its last lines where it ends instead."""
-        assert self.process.stdin is not None and self.process.stdout is not None
-        answer = ""
+    def send(self, text: str) -> None:
+        """To its input; its output says whether it has ended."""
+        assert self.process.stdin is not None
         with suppress(BrokenPipeError):
-            self.process.stdin.write(line + "\n")
+            self.process.stdin.write(text)
             self.process.stdin.flush()
-            answer = self.process.stdout.readline()
-        if not answer:
+
+    def line(self) -> str:
+        """The next of its output. Raises RuntimeError with its last lines where it ended instead."""
+        assert self.process.stdout is not None
+        if not (answer := self.process.stdout.readline()):
             code, tail = self.ended()
-            raise RuntimeError(f"{name} ended with exit code {code}. Its last lines:\n{tail}")
+            raise RuntimeError(f"{self.name} ended with exit code {code}. Its last lines:\n{tail}")
         return answer
+
+    def ask(self, line: str) -> str:
+        """The line that it answers. Raises RuntimeError as `line`."""
+        self.send(f"{line}\n")
+        return self.line()
 
 
 @contextmanager
-def piped(command: Sequence[str]) -> Generator[PipedProcess]:
+def piped(name: str, command: Sequence[str]) -> Generator[PipedProcess]:
     """A process that is killed when the block ends, however it ends: an interrupted step leaves none behind."""
     environment = {**os.environ, **UTF8}
     with (
@@ -81,7 +90,7 @@ def piped(command: Sequence[str]) -> Generator[PipedProcess]:
         ) as process,
     ):
         try:
-            yield PipedProcess(process, errors)
+            yield PipedProcess(name, process, errors)
         finally:
             process.kill()
             assert process.stdin is not None

@@ -39,44 +39,29 @@ class TransformersEngine:
         settings = self._settings
         command = [sys.executable, "-m", "pipeline.serving", model.uri, str(settings.batch_size)]
         command += [str(settings.threads), str(os.getpid())]
-        with piped(command) as child:
+        with piped(f"Serving {model.uri}", command) as child:
             yield TransformersSession(child, model, self._log)
 
 
 class TransformersSession:
     def __init__(self, child: PipedProcess, model: ModelRef, log: Log) -> None:
-        self._child, self._process, self._model, self._log = child, child.process, model, log
+        self._child, self._model, self._log = child, model, log
         self.decoding = Decoding.model_validate(self._next())
 
     def answer(self, requests: Sequence[AnswerRequest], sampling: Sampling, done: Callable[[Answer], None]) -> None:
         if not requests:
             return
-        assert self._process.stdin is not None
-        try:
-            for each in (sampling, *requests):
-                self._process.stdin.write(each.model_dump_json() + "\n")
-            self._process.stdin.write("\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            raise self._failed() from None
+        self._child.send("".join(f"{each.model_dump_json()}\n" for each in (sampling, *requests)) + "\n")
         take = with_progress(done, len(requests), self._log)
         for _ in requests:
             take(Answer.model_validate(self._next()))
 
     def _next(self) -> Any:
         """The content of the next line."""
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise self._failed()
-        ((kind, content),) = json.loads(line).items()
+        ((kind, content),) = json.loads(self._child.line()).items()
         if kind == "refused":
             raise ValueError(f"The model at {Path(self._model.uri)} cannot be asked this: {content}")
         return content
-
-    def _failed(self) -> RuntimeError:
-        code, tail = self._child.ended()
-        return RuntimeError(f"Serving {self._model.uri} ended (exit code {code}); its last lines:\n{tail}")
 
 
 Sampler = Callable[[ModelRef, Sequence[Messages], Sampling], list[list[Answer]]]

@@ -114,14 +114,12 @@ def _pairs(thumbs: Sequence[Thumb], parts: Mapping[str, UserPart], settings: Rew
 def _train(context: IterationContext, job: RewardModelJob) -> RewardModelOutcome:
     """In a process of its own, which is killed after `timeout_s` and whenever this one is interrupted."""
     timeout_s, last = job.settings.timeout_s, ""
-    with piped(_command("train")) as child:
-        assert child.process.stdin is not None and child.process.stdout is not None
+    with piped("The reward model's training", _command("train")) as child:
+        assert child.process.stdout is not None
         deadline = Timer(timeout_s, child.process.kill)
         deadline.start()
         try:
-            with suppress(BrokenPipeError):  # its exit code says why it ended
-                child.process.stdin.write(job.model_dump_json() + "\n")
-                child.process.stdin.flush()
+            child.send(f"{job.model_dump_json()}\n")
             for last in child.process.stdout:
                 if not last.startswith("{"):
                     context.log(f"reward model: {last.rstrip()}")
@@ -175,8 +173,8 @@ def _measured(
 class RewardScorer:
     """A reward model, opened."""
 
-    def __init__(self, child: PipedProcess, folder: str) -> None:
-        self._child, self._folder = child, folder
+    def __init__(self, child: PipedProcess) -> None:
+        self._child = child
 
     def score(self, completions: Sequence[AnsweredChat]) -> list[Finding]:
         """For each the probability of a thumb up, in [0, 1]; or none with the reason: too_long (for the model, or its
@@ -186,8 +184,7 @@ class RewardScorer:
         """
         if not completions:
             return []
-        line = self._child.ask(json.dumps(completions), f"The reward model at {self._folder}")
-        return [Finding(value, reason) for value, reason in json.loads(line)]
+        return [Finding(value, reason) for value, reason in json.loads(self._child.ask(json.dumps(completions)))]
 
 
 @contextmanager
@@ -199,5 +196,5 @@ def open_scorer(model: ModelRef) -> Generator[RewardScorer]:
     folder = Path(model.uri)
     if not folder.is_dir() or digest_dir(folder) != model.digest:
         raise ValueError(f"{folder} is missing, or changed since the reward model was trained: pt retry reward_model")
-    with piped(_command("score", model.uri)) as child:
-        yield RewardScorer(child, model.uri)
+    with piped(f"The reward model at {model.uri}", _command("score", model.uri)) as child:
+        yield RewardScorer(child)

@@ -22,14 +22,14 @@ class RewardEnvironment(EnvironmentInterface):
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._stack = ExitStack()
-        self._scorer = self._stack.enter_context(piped(settings["command"]))
+        self._scorer = self._stack.enter_context(piped("The scorer", settings["command"]))
 
     def step(self, message_log_batch: list[list[dict[str, Any]]], metadata: list[dict[str, Any]]) -> Any:
         """`metadata`: of each completion, what its row says of prompt, reference and verifier. Raises RuntimeError
         where the scorer has ended."""
         texts = ["".join(str(m["content"]) for m in log if m["role"] == "assistant") for log in message_log_batch]
         asked = [{**row, "completion": text} for row, text in zip(metadata, texts, strict=True)]
-        rewards = torch.tensor(json.loads(self._scorer.ask(json.dumps(asked), "The scorer")), dtype=torch.float32)
+        rewards = torch.tensor(json.loads(self._scorer.ask(json.dumps(asked))), dtype=torch.float32)
         return EnvironmentReturn(
             observations=[OBSERVATION] * len(asked),
             metadata=metadata,

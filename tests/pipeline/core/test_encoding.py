@@ -20,8 +20,8 @@ assert locale.getpreferredencoding(False) == "ISO-8859-1"
 text, store = Path(sys.argv[1], "text").read_bytes().decode(), Store(sys.argv[1])
 store.write("ref.json", DatasetRef(uri=text, rows=1, digest=""))
 print_it = f"print({ascii(text)}, flush=True)"
-with piped([sys.executable, "-c", "while True: print(input(), flush=True)"]) as echo:
-    echoed = echo.ask(text, "the echo").rstrip()
+with piped("The echo", [sys.executable, "-c", "while True: print(input(), flush=True)"]) as echo:
+    echoed = echo.ask(text).rstrip()
 with Child([sys.executable, "-c", print_it], 1.0) as child:
     printed = "".join(child.lines()).rstrip()
 guard_output()

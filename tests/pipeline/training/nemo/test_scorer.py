@@ -51,9 +51,9 @@ def test_the_process_pays_the_seeds_reward(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text(plan.model_dump_json())
     prompt = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]
     rows = [{"prompt": prompt, "completion": text, "reference": GOLD, "verifier": "normalised"} for text in ANSWERS]
-    with piped(scorer(tmp_path, "reward")) as process:
+    with piped("The scorer", scorer(tmp_path, "reward")) as process:
         for _ in range(2):
-            paid = json.loads(process.ask(json.dumps(rows), "scorer"))
+            paid = json.loads(process.ask(json.dumps(rows)))
             assert paid == pytest.approx(list(ANSWERS.values()), abs=1e-12)
     statistics = json.loads((tmp_path / "statistics.json").read_text())
     assert statistics["component/custom"] == pytest.approx(1.0) and statistics["abstained"] == 0.0
