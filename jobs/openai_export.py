@@ -19,7 +19,7 @@ import yaml
 from evals.suites.exported import SuiteItems, items_of
 from jobs.imports import block, section_of
 from pipeline.traces.detect import format_of
-from pipeline.traces.sources.paths import at
+from pipeline.traces.sources.shapes import at
 
 
 class TrainedBy(NamedTuple):

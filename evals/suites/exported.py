@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 from pipeline.core.storage import digest_json
 from pipeline.rewards.verifiers.answers import final_answer, plain_number
 from pipeline.traces.sources import chat
-from pipeline.traces.sources.paths import at
+from pipeline.traces.sources.shapes import at
 
 SHORT = 60
 """Characters of an answer that is compared as a text."""

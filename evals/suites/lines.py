@@ -19,7 +19,7 @@ from pipeline.recipe.suites import Columns, ItemsSuite
 from pipeline.rewards.verifiers import readable, reference_answer
 from pipeline.rewards.verifiers.structured import wanted_calls
 from pipeline.serving.inference import Messages
-from pipeline.traces.sources.paths import at, steps
+from pipeline.traces.sources.shapes import at, steps
 
 ROLES: Mapping[str, frozenset[str]] = {
     "system": frozenset(),

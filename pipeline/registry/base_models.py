@@ -11,7 +11,7 @@ from pipeline.core.locations import Uri
 from pipeline.core.mlflow_server import mlflow_answers, reach
 from pipeline.core.model_files import faults
 from pipeline.core.storage import Record, Store, digest_json, model_ref
-from pipeline.models.chat import chat_digest, copy_with
+from pipeline.models.templates import chat_digest, copy_with
 from pipeline.recipe import BaseModelSection, ChatSettings, Recipe
 from pipeline.registry.model_artifacts import MODEL
 from pipeline.registry.runs import MlflowAddresses, mlflow_client

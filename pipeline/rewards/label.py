@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from pipeline.core import layout
 from pipeline.core.storage import DatasetRef, Store, digest_dir, locked
 from pipeline.recipe.rewards import Rewards
-from pipeline.rewards.composite import Reward, compose, verified
+from pipeline.rewards.composite import Reward, compose, measure, verified
 from pipeline.rewards.custom import (
     AGAIN,
     CustomScore,
@@ -32,7 +32,6 @@ from pipeline.rewards.findings import FindingLine, Source, journal, key_of, know
 from pipeline.rewards.judge import Endpoint
 from pipeline.rewards.judge_stage import audits, judge_key, judge_traces, wants_judge
 from pipeline.rewards.records import DOES_NOT_APPLY, LABELS, LOGGED, Finding, JudgeReport, RewardLabels
-from pipeline.rewards.rules import measure
 from pipeline.rewards.samples import COLUMNS, UNKNOWN, RewardSample, samples, scores_of
 from pipeline.rewards.summary import LabelCounts, summarise
 from pipeline.rewards.verifiers import VERSION, Grade, Grader, Outcome

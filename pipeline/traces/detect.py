@@ -13,8 +13,8 @@ from pipeline.recipe.formats import Format, formats
 from pipeline.recipe.traces import Traces
 from pipeline.traces.records import DayReport, Reason, total
 from pipeline.traces.sources.files import Files
-from pipeline.traces.sources.paths import at, steps
 from pipeline.traces.sources.protocol import Broken, SourcePart
+from pipeline.traces.sources.shapes import at, steps
 from pipeline.traces.sources.tables import FORMATS, first_records
 
 UNKNOWN = "unknown"

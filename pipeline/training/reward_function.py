@@ -9,10 +9,9 @@ from typing import Any
 from pipeline.core.conversation import in_one_form, to_prompt
 from pipeline.recipe import Rewards
 from pipeline.recipe.rewards import VerifierKind
-from pipeline.rewards.composite import Reward, compose, verified
+from pipeline.rewards.composite import Reward, compose, measure, verified
 from pipeline.rewards.custom import CustomScorer, CustomTask
 from pipeline.rewards.records import COMPONENTS, DOES_NOT_APPLY, Finding
-from pipeline.rewards.rules import measure
 from pipeline.rewards.verifiers import Grader, VerifierTask
 from pipeline.training.scorers import FreshAnswer, FreshScores
 from pipeline.training.texts import completion_statistics

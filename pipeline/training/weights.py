@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pipeline.core.locations import record_of_iteration
 from pipeline.core.model_files import ADAPTER, adapter_config
 from pipeline.core.storage import CheckpointRef, ModelRef, Store, digest_dir, publish_dir
-from pipeline.models.export import copy_tokenizer
-from pipeline.models.same_function import PROMPTS, TOKENS, export_policy
+from pipeline.models.export import PROMPTS, TOKENS, copy_tokenizer, export_policy
 from pipeline.training.journal import emit
 from pipeline.training.plan import TrainingPlan
 

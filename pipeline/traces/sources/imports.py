@@ -20,10 +20,9 @@ from pipeline.traces.sources.fields import metadata_of, put, said
 from pipeline.traces.sources.files import Files
 from pipeline.traces.sources.lines import refusal
 from pipeline.traces.sources.parts import normal_tools
-from pipeline.traces.sources.paths import at, first, last_key
 from pipeline.traces.sources.protocol import Digest, SourcePart
 from pipeline.traces.sources.rows import FINE
-from pipeline.traces.sources.shapes import decoded, list_of
+from pipeline.traces.sources.shapes import at, decoded, first, last_key, list_of
 from pipeline.traces.sources.tables import FORMATS, records
 
 REWARD_KEY = "imported_reward"

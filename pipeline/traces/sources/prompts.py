@@ -23,8 +23,8 @@ from pipeline.traces.rows import UNANSWERED, Message, Rejection, Rows, Trace
 from pipeline.traces.sources import chat
 from pipeline.traces.sources.fields import put
 from pipeline.traces.sources.files import Files
-from pipeline.traces.sources.paths import at, steps
 from pipeline.traces.sources.protocol import Digest, SourcePart
+from pipeline.traces.sources.shapes import at, steps
 from pipeline.traces.sources.tables import FORMATS, first_records, records
 
 BESIDE = ("choices", "options", "context", "passage", "article", "image", "images")

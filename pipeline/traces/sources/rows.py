@@ -17,9 +17,8 @@ from pipeline.traces.sources import chat, fields
 from pipeline.traces.sources.files import Files
 from pipeline.traces.sources.lines import refusal
 from pipeline.traces.sources.parts import normal_tools
-from pipeline.traces.sources.paths import first, last_key
 from pipeline.traces.sources.protocol import Digest, SourcePart
-from pipeline.traces.sources.shapes import NOTHING, decoded, list_of, object_of, words
+from pipeline.traces.sources.shapes import NOTHING, decoded, first, last_key, list_of, object_of, words
 from pipeline.traces.sources.tables import FORMATS, records
 
 MODEL = "unknown"

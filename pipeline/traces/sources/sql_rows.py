@@ -21,10 +21,9 @@ from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows
 from pipeline.traces.sources.daily_parts import ServerAway, daily_parts, day_range
 from pipeline.traces.sources.fields import UNITS
-from pipeline.traces.sources.paths import steps
 from pipeline.traces.sources.protocol import BLOCK, MAX_LINE, Digest, SourcePart, named_day
 from pipeline.traces.sources.rows import RowMapping
-from pipeline.traces.sources.shapes import plain
+from pipeline.traces.sources.shapes import plain, steps
 
 DRIVERS = {"postgres": "postgresql+psycopg", "postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql"}
 """Of an address that names none."""

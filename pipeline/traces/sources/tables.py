@@ -13,8 +13,8 @@ from pipeline.traces.sources import parquet
 from pipeline.traces.sources.files import CHUNK, LINES, Files
 from pipeline.traces.sources.lines import LineBatch, blocks, elements, refusal
 from pipeline.traces.sources.parquet import RecordBatch
-from pipeline.traces.sources.paths import steps
 from pipeline.traces.sources.protocol import BLOCK, MAX_LINE, Digest, SourcePart
+from pipeline.traces.sources.shapes import steps
 
 JSON, CSV, PARQUET = ".json", ".csv", ".parquet"
 FORMATS = (*LINES, JSON, CSV, PARQUET)

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from pipeline.demo import MODEL_DIR
 from pipeline.models.rendering import rendered
-from pipeline.training.methods.answers import tokenised
+from pipeline.training.methods import tokenised
 from tests.pipeline.core.tool_templates import TOOL_TEMPLATE
 
 

@@ -10,8 +10,8 @@ from jinja2 import TemplateError
 from transformers import AutoTokenizer
 
 from pipeline.demo import MODEL_DIR
-from pipeline.models.chat import copy_with
 from pipeline.models.rendering import folder_template
+from pipeline.models.templates import copy_with
 from pipeline.recipe import ChatSettings
 
 DATED = (

@@ -8,9 +8,16 @@ from typing import Any
 import pytest
 
 from pipeline.core.model_files import header, model_files, weight_files
-from pipeline.models import same_function
-from pipeline.models.export import copied_files, copy_tokenizer, saved_state, write_model
-from pipeline.models.same_function import export_policy, load_model, refuse_changed_files
+from pipeline.models import export
+from pipeline.models.export import (
+    copied_files,
+    copy_tokenizer,
+    export_policy,
+    load_model,
+    refuse_changed_files,
+    saved_state,
+    write_model,
+)
 from tests.variants import one_and_variants
 
 pytestmark = pytest.mark.slow
@@ -180,7 +187,7 @@ def test_an_export_that_was_written_wrongly_is_refused(
         refuse_changed_files(base, to, state)
     shutil.rmtree(to)
     to.mkdir()
-    monkeypatch.setattr(same_function, "write_model", lambda base, state, to: write_model(base, {}, to))
-    monkeypatch.setattr(same_function, "refuse_changed_files", lambda *_: None)
+    monkeypatch.setattr(export, "write_model", lambda base, state, to: write_model(base, {}, to))
+    monkeypatch.setattr(export, "refuse_changed_files", lambda *_: None)
     with pytest.raises(ValueError, match=r"The exported model against the merged one: .* differs by"):
         export_policy(base, scaled(1.2), PROMPTS, to)

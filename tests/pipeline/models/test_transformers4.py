@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.models.same_function import export_policy, load_model, log_probabilities
+from pipeline.models.export import export_policy, load_model, log_probabilities
 from tests.pipeline.models.test_export import ADAPTED, adapted
 
 pytestmark = [pytest.mark.slow, pytest.mark.variant, pytest.mark.transformers4]

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.recipe.rewards import Rules, VerifierKind
+from pipeline.rewards.composite import distinct_share, measure
 from pipeline.rewards.records import COMPONENTS, DOES_NOT_APPLY, Finding
-from pipeline.rewards.rules import distinct_share, measure
 
 RULES = Rules()
 KINDS: list[VerifierKind | None] = ["math", "exact", "normalised", "json_schema", "code", None]

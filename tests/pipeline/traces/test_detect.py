@@ -18,9 +18,9 @@ from pipeline.recipe.sources import ExportSource, PromptsSource, RowsSource
 from pipeline.recipe.traces import Traces
 from pipeline.traces.detect import ROWS, UNKNOWN, FileLook, format_of, look, refuse_below_floor, wrong_kind
 from pipeline.traces.records import DayReport, FileReport, Reason
-from pipeline.traces.sources.paths import steps
 from pipeline.traces.sources.prompts import Prompts
 from pipeline.traces.sources.protocol import Address
+from pipeline.traces.sources.shapes import steps
 
 SPAN = {"resource": {}, "scopeSpans": [{"spans": [{"traceId": "01", "spanId": "02", "name": "chat"}]}]}
 CALL = {"call_type": "completion", "messages": [], "response": {}, "startTime": 1.0, "model_group": "shop"}

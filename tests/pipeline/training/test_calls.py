@@ -11,7 +11,7 @@ from benchmarks.kills import result_of
 from pipeline.models.rendering import chat_tokenizer, rendered, rendered_answer
 from pipeline.recipe import Checkpoints, Validation
 from pipeline.recipe.methods import METHODS
-from pipeline.training.methods.answers import tokenised
+from pipeline.training.methods import tokenised
 from pipeline.training.result import NEVER_RETRY
 from tests.fork_server import ForkServer
 from tests.pipeline.core.tool_models import tool_model

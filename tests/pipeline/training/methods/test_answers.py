@@ -13,7 +13,7 @@ import benchmarks
 from pipeline.demo import MODEL_DIR
 from pipeline.models.rendering import rendered
 from pipeline.selection.tables import CHAT, to_rows
-from pipeline.training.methods.answers import closed_thought, end_token, tokenised
+from pipeline.training.methods import closed_thought, end_token, tokenised
 
 pytestmark = pytest.mark.slow  # its imports take seconds
 

@@ -13,8 +13,7 @@ from pipeline.core.storage import model_ref
 from pipeline.demo import MODEL_DIR
 from pipeline.recipe import Training
 from pipeline.recipe.methods import DPO, GRPO, KTO, SFT, Method
-from pipeline.training.methods import trainer_of
-from pipeline.training.methods.answers import TokenisedAnswers
+from pipeline.training.methods import TokenisedAnswers, trainer_of
 from pipeline.training.methods.builder import MethodTrainer
 from tests.pipeline.training.plans import make_plan
 
