@@ -58,8 +58,7 @@ def last_check(store: Store, model: ModelRef) -> tuple[BaseFinding, ...]:
 def check_base(folder: Path, lora: Lora | None = None) -> list[BaseFinding]:
     """All findings, in the order of the questions; what cannot be asked after an error is left out. `lora`: the
     adapters that are trained."""
-    from pipeline.models.check_tensors import tensors
-    from pipeline.models.check_text import template, tokenizer
+    from pipeline.models.check_loaded import template, tensors, tokenizer
 
     findings = list(_files(folder))
     if any(each.level == "error" for each in findings):

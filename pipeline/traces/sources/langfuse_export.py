@@ -9,8 +9,8 @@ from pipeline.traces.rows import Rows
 from pipeline.traces.sources.files import LINES, Files
 from pipeline.traces.sources.langfuse import KINDS, Observation, add, plain_trace
 from pipeline.traces.sources.lines import blocks, elements
-from pipeline.traces.sources.parquet import records
 from pipeline.traces.sources.protocol import Digest, SourcePart
+from pipeline.traces.sources.tables import parquet_records
 
 PARQUET = ".parquet"
 FORMATS = (*LINES, ".json", PARQUET)
@@ -35,7 +35,7 @@ class LangfuseExport:
     def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
         kind = KINDS[part.holds]
         if part.name.endswith(PARQUET):
-            for batch in records(self._files, part, digest, kind.__struct_fields__):
+            for batch in parquet_records(self._files, part, digest, kind.__struct_fields__):
                 rows = Rows(rejected=batch.rejected)
                 for line, record in batch.records:
                     add(rows, line, partial(msgspec.convert, record, kind))

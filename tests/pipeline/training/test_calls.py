@@ -73,4 +73,4 @@ def test_a_template_without_tools_stops_before_training(method: str, tmp_path: P
     store, plan = make_plan(tmp_path, method, tools=True)
     assert fork_server.attempt(folder(store, plan) / "plan.json").code == NEVER_RETRY, fork_server.said()
     assert "chat template leaves out the definitions of tools" in fork_server.said()
-    assert not list((folder(store, plan)).glob("checkpoint*"))
+    assert not list((folder(store, plan)).glob("checkpoints/*"))
