@@ -1,13 +1,11 @@
 """The recipe: everything that one deployment decides, as one frozen tree read from one YAML file. Functions take the
 section or the value that they need. Secrets and endpoints are not in it."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from datetime import date as date_type
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, Self, cast
 
 import yaml
 from pydantic import Field, ValidationError, model_validator
@@ -114,7 +112,7 @@ class Recipe(Section):
     what comes from traces or has a user stays in the evidence. false: the run has the shares of right answers alone."""
 
     @model_validator(mode="after")
-    def _prompts_are_answered(self) -> Recipe:
+    def _prompts_are_answered(self) -> Self:
         if self.traces.source.kind == "prompts" and self.samples is None:
             raise ValueError(
                 "traces.source is a set of prompts without answers, and nothing draws any. Add a section samples, such "
@@ -123,7 +121,7 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
-    def _holds_no_secret(self) -> Recipe:
+    def _holds_no_secret(self) -> Self:
         if faults := list(kept_secrets(self.model_dump())):
             raise ValueError(f"{'. '.join(faults)}. A recipe is kept with every run: take them out.")
         return self

@@ -1,8 +1,6 @@
 """Where and when the work of a deployment runs, and what that costs: no part of what an iteration is."""
 
-from __future__ import annotations
-
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 from zoneinfo import ZoneInfo
 
 from pydantic import (
@@ -164,7 +162,7 @@ class Compute(Section):
     """Of one iteration's training: an estimate above it refuses the launch. null: no limit."""
 
     @model_validator(mode="after")
-    def _possible(self) -> Compute:
+    def _possible(self) -> Self:
         if self.evaluation is not None and self.kubernetes is None:
             raise ValueError("compute.evaluation needs a cluster: add compute.kubernetes, or leave it out.")
         backend = self.kubernetes.backend if self.kubernetes is not None else ""

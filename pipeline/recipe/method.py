@@ -1,10 +1,8 @@
 """What every training method has in the recipe: its settings, and the evidence, rows and work that follow from them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
@@ -81,7 +79,7 @@ class Method(Section):
     Under NeMo RL: its own keys, such as `policy.train_micro_batch_size`."""
 
     @model_validator(mode="after")
-    def _nothing_decided_twice(self) -> Method:
+    def _nothing_decided_twice(self) -> Self:
         if taken := sorted((DECIDED | self.decided) & self.trainer_args.keys()):
             raise ValueError(
                 f"trainer_args: {', '.join(taken)} would override what the recipe or exact resume decides. Change the "

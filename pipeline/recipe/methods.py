@@ -1,11 +1,9 @@
 """Settings of the training methods: GRPO, and DPO, SFT and KTO, which draw nothing. A new one also needs its trainer in
 `pipeline/training/methods`. Of several that the evidence allows, the first of `MethodSettings` is trained."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from pydantic.json_schema import SkipJsonSchema
@@ -64,7 +62,7 @@ class GRPO(Method):
         return self.batches_in(self.steps)
 
     @model_validator(mode="after")
-    def _even(self) -> GRPO:
+    def _even(self) -> Self:
         if self.prompts_per_step * self.num_generations % self.num_minibatches:
             raise ValueError(
                 f"{self.prompts_per_step} prompts x {self.num_generations} completions do not split into "

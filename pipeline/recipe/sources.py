@@ -1,10 +1,8 @@
 """The recipe's sections on where traces come from: one for each kind of source."""
 
-from __future__ import annotations
-
 import re
 from datetime import date
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
@@ -167,7 +165,7 @@ class RowsSource(Section):
     """The day of rows without a time of their own. Retention counts from it."""
 
     @model_validator(mode="after")
-    def _is_complete(self) -> RowsSource:
+    def _is_complete(self) -> Self:
         if bool(self.uri) == bool(self.query):
             raise ValueError("give uri, where the files are, or query, a SELECT.")
         if self.query and not (self.since and _COLUMN.fullmatch("|".join(self.mapping.get("time", ())))):
@@ -231,7 +229,7 @@ class ImportSource(DeclaredSource):
     """Region whose law covers the rows, where `traces.regions_allowed` asks for one."""
 
     @model_validator(mode="after")
-    def _says_what_is_good(self) -> ImportSource:
+    def _says_what_is_good(self) -> Self:
         given, meaning = self.mapping, self.meaning
         ways = {
             "answer": self.kind == "demonstrations" and "answer" in given,

@@ -1,9 +1,7 @@
 """Recipe section `evaluation`: the suites, how they are answered, and how sure the gate has to be."""
 
-from __future__ import annotations
-
 from collections import Counter
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
@@ -80,7 +78,7 @@ class PresetSuite(Section):
         return {**PRESETS.get(str(given.get("preset")), {}), **given} if isinstance(given, dict) else given
 
     @model_validator(mode="after")
-    def _possible(self) -> PresetSuite:
+    def _possible(self) -> Self:
         if not self.name:
             raise ValueError("give the suite a name.")
         return self
@@ -143,7 +141,7 @@ class ItemsSuite(PresetSuite):
     """Fields of the file that are not read. Any other unknown field is an error: it may be a cluster, misspelt."""
 
     @model_validator(mode="after")
-    def _one_source(self) -> ItemsSuite:
+    def _one_source(self) -> Self:
         if self.temperature == 0 and (self.role != "report" or (self.samples_per_item or 1) != 1):
             raise ValueError("temperature 0 gives one answer, as no user gets it: use role report, samples_per_item 1.")
         if bool(self.path) + bool(self.custom) + self.embedded != 1:
@@ -263,7 +261,7 @@ class Evaluation(Section):
     labels: what a policy was trained to please cannot say that it has become better."""
 
     @model_validator(mode="after")
-    def _possible(self) -> Evaluation:
+    def _possible(self) -> Self:
         if repeated := [name for name, times in Counter(each.name for each in self.suites).items() if times > 1]:
             raise ValueError(f"two suites are named {repeated[0]}: give each a name of its own.")
         if not self.targets:

@@ -1,8 +1,6 @@
 """The recipe's section on traces: where they come from, what may be learned from, where and how long it is kept."""
 
-from __future__ import annotations
-
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 
@@ -40,7 +38,7 @@ class ScoreMeaning(Section):
     """Whether rewards go by it. `ignore` keeps the scores in the table without a value."""
 
     @model_validator(mode="after")
-    def _possible(self) -> ScoreMeaning:
+    def _possible(self) -> Self:
         words = [each for each in self.scale if isinstance(each, str)]
         if words and len(words) < len(self.scale):
             raise ValueError(f"scale is {list(self.scale)}. Give two numbers, or words in quotes.")
@@ -116,7 +114,7 @@ class Traces(Section):
     keeps them. Source files are their owner's to delete."""
 
     @model_validator(mode="after")
-    def _imports_have_names(self) -> Traces:
+    def _imports_have_names(self) -> Self:
         if len(self.imported) < len(self.imports) + isinstance(self.source, ImportSource):
             raise ValueError("two imports have one name. Give each a name of its own.")
         return self

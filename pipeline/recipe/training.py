@@ -1,8 +1,6 @@
 """Recipe section `training`: the methods' settings, what is trained, how it is distributed, saved and watched."""
 
-from __future__ import annotations
-
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
@@ -91,7 +89,7 @@ class Distribution(Section):
     """Keep the optimizer's state (and with fsdp2 the weights) in the host's memory."""
 
     @model_validator(mode="after")
-    def _possible(self) -> Distribution:
+    def _possible(self) -> Self:
         if self.strategy == "ddp" and self.cpu_offload:
             raise ValueError("strategy ddp has nothing to offload: choose fsdp2 or zero2.")
         return self

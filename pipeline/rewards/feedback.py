@@ -1,8 +1,6 @@
 """Feedback: a call's answers as the mean of a Beta posterior (arXiv:1707.02038, section 3), and a cap for each user.
 Settled once for a window, in `iterations/<id>/opinions/`, a file for each of its days."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections import Counter, defaultdict

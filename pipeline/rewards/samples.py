@@ -1,7 +1,5 @@
 """What labelling sees of a governed row: the completion, what it can be held against, and whose it is."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
@@ -72,7 +70,7 @@ class RewardSample(NamedTuple):
     def profile(self) -> Profile:
         return profile_of(self.reference, self.feedback.value is not None, self.fresh, self.imported)
 
-    def answered(self, completion: str) -> RewardSample:
+    def answered(self, completion: str) -> "RewardSample":
         """The same question with a fresh completion, of which nobody has said anything yet."""
         unknown = {"latency_s": None, "feedback": DOES_NOT_APPLY, "imported": None, "given": None, "origin": None}
         return self._replace(completion=completion, unscored="", fresh=True, **unknown)

@@ -1,8 +1,6 @@
 """Clusters of near-identical prompts, and which of them training never sees.
 Near-identical: the same numbers and a Jaccard similarity of the words of at least 0.8, or turns of one conversation."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -24,12 +22,12 @@ class PromptSketch(NamedTuple):
     words: frozenset[str]
 
     @classmethod
-    def of(cls, prompt: str) -> PromptSketch:
+    def of(cls, prompt: str) -> "PromptSketch":
         texts = contents(prompt, ("user", "assistant", "tool")) or contents(prompt)
         tokens = words("\n".join(texts))
         return cls(tuple(sorted(numbers(tokens))), frozenset(tokens).difference(numbers(tokens)))
 
-    def is_near(self, other: PromptSketch) -> bool:
+    def is_near(self, other: "PromptSketch") -> bool:
         shared = len(self.words & other.words)
         return self.numbers == other.numbers and shared >= SIMILARITY * (len(self.words) + len(other.words) - shared)
 

@@ -1,8 +1,6 @@
 """What a client asks of a slot, in OpenAI's form and as clients send it. A field is honoured, describes the request
 alone, asks for what is the default anyway, or is refused by name."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal

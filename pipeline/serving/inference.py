@@ -2,8 +2,6 @@
 before any answer is paid for. Answers are kept in a journal for each model and protocol: who asks the same is not
 charged again. An error is not kept."""
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
@@ -167,7 +165,7 @@ class AnswerProtocol(Record):
     seed: int
 
     @classmethod
-    def under(cls, decoding: Decoding, plan: Sampling) -> AnswerProtocol:
+    def under(cls, decoding: Decoding, plan: Sampling) -> "AnswerProtocol":
         most = plan.max_completion_tokens
         return cls(decoding=decoding, temperature=plan.temperature, max_completion_tokens=most, seed=plan.seed)
 

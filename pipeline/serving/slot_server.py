@@ -1,8 +1,6 @@
 """`python -m pipeline.serving.slot_server FOLDER PORT NAME[,ALIAS...] LIMIT`: one model as an OpenAI-compatible server
 on 127.0.0.1, in place of vLLM where there is no GPU. What waits is answered in one batch."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import secrets

@@ -2,8 +2,6 @@
 decodes, for which it loads no weights. And prompts in, completions out, for the demo's traffic and the fingerprints of
 models."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -35,7 +33,7 @@ class TransformersEngine:
         self._settings, self._log = settings, log
 
     @contextmanager
-    def open(self, arm: str, model: ModelRef) -> Generator[TransformersSession]:
+    def open(self, arm: str, model: ModelRef) -> "Generator[TransformersSession]":
         settings = self._settings
         command = [sys.executable, "-m", "pipeline.serving", model.uri, str(settings.batch_size)]
         command += [str(settings.threads), str(os.getpid())]

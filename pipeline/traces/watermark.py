@@ -1,8 +1,6 @@
 """The watermark: which parts of the source were read, at which version, and which days they touched, written after
 those days are in the table; and the stage's account for people, without a word of a trace."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -47,7 +45,7 @@ class Watermark(Record):
     def calls(self) -> set[str]:
         return {name for name, part in self.parts.items() if part.holds == "calls"}
 
-    def read_by(self, reader: str) -> Watermark:
+    def read_by(self, reader: str) -> "Watermark":
         """The watermark for a reader: parts that another one read are read again."""
         if self.reader == reader:
             return self

@@ -1,8 +1,6 @@
 """Who is to be forgotten, what was made from the rows, and the proof of an erasure, which names the user by the mark of
 `traces.erased` alone. The owner of a row is who matches exactly: in NFC, and with its case."""
 
-from __future__ import annotations
-
 import secrets
 import unicodedata
 from datetime import datetime
@@ -29,7 +27,7 @@ class Person(NamedTuple):
     """As a store's key makes it."""
 
     @classmethod
-    def named(cls, user_id: str) -> Person:
+    def named(cls, user_id: str) -> "Person":
         """By the source's id or the table's pseudonym of it. Raises ValueError for an id that is empty or no
         Unicode."""
         if not user_id.strip():
@@ -41,7 +39,7 @@ class Person(NamedTuple):
         same = {user_id, *(unicodedata.normalize(form, user_id) for form in ("NFC", "NFD"))}
         return cls(frozenset({*same, *(str(pseudonym(each)) for each in same)}), user_hash(user_id))
 
-    def marked(self, key: MarkKey) -> Person:
+    def marked(self, key: MarkKey) -> "Person":
         """The same, with the mark of a store that has this key."""
         return self._replace(mark=key.mark(self.user_hash))
 
@@ -75,7 +73,7 @@ class Affected(Record):
     inherited: tuple[str, ...] = ()
     """Versions (else iterations) trained on top of an affected model: they did not see the data themselves."""
 
-    def plus(self, other: Affected) -> Affected:
+    def plus(self, other: "Affected") -> "Affected":
         mine, theirs = self.model_dump(), other.model_dump()
         return Affected(**{name: tuple(sorted({*mine[name], *theirs[name]})) for name in mine})
 

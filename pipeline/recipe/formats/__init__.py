@@ -1,8 +1,6 @@
 """Known formats of other people's data, one YAML file each: by which keys a row shows that it is one, and where such a
 row has what. A format of kind `rows`, `pairs` or `demonstrations` is a preset of the source of that kind."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path

@@ -1,8 +1,6 @@
 """The reward model itself: an encoder, a linear head on the last token, and its training, deterministic and in float32.
 Imports torch: for the processes that train and score."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter
@@ -62,7 +60,7 @@ class RewardModel:
         self.head = torch.nn.Parameter(start.to(self.device, torch.float32))
 
     @classmethod
-    def load(cls, folder: str) -> RewardModel:
+    def load(cls, folder: str) -> "RewardModel":
         """The model that `save` wrote."""
         max_tokens: int = json.loads(Path(folder, SETTINGS_FILE).read_bytes())["max_tokens"]
         model = cls(folder, max_tokens, load_file(Path(folder, HEAD_FILE))["head"])

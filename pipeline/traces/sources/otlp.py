@@ -1,8 +1,6 @@
 """OTLP after the published protocol: an export request's spans and log records, their attributes as plain values; and
 results of evaluations (`gen_ai.evaluation.result`), records or events of a span, as scores of a trace."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Iterator
@@ -45,7 +43,7 @@ class ExportRequest(msgspec.Struct, rename="camel"):
     resource_logs: list[ResourceGroup] | None = None
     batches: list[ResourceGroup] | None = None
     """The spans of a trace by Grafana Tempo's API; its version 2 has a request under `trace`."""
-    trace: ExportRequest | None = None
+    trace: "ExportRequest | None" = None
 
 
 class SpanStatus(msgspec.Struct):

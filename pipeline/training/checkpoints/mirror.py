@@ -1,8 +1,6 @@
 """The mirror: checkpoints in an object store or a folder, `<mirror>/<first 12 of the plan digest>/step-NNNNNN/`, for
 nodes whose disk dies with them. Files go up first and the manifest last."""
 
-from __future__ import annotations
-
 import threading
 import uuid
 from collections.abc import Callable, Iterable
@@ -69,7 +67,7 @@ def mark_of(iteration: str) -> str:
     return f"{_MARK}{iteration}"
 
 
-def mirror_folder(uri: str, folder: str) -> MirrorFolder | None:
+def mirror_folder(uri: str, folder: str) -> "MirrorFolder | None":
     """`folder` below the mirror's `uri`; None where no driver is installed for it. Makes no connection."""
     with suppress(ValueError):
         return MirrorFolder(uri, folder)
