@@ -21,11 +21,7 @@ from pipeline.traces.context import IterationContext
 from pipeline.training.result import TrainingResult
 
 
-@loop_asset(
-    "evaluation",
-    {"python"},
-    "evals",
-)
+@loop_asset("evaluation", {"python"}, "evals")
 def eval_report(context: dg.AssetExecutionContext, deployment: Deployment, policy_checkpoint: TrainingResult):
     """Champion and candidate on the same held-out items, paired, with every output kept as evidence."""
     if policy_checkpoint.health.verdict == "STOP":
@@ -48,22 +44,15 @@ def eval_report(context: dg.AssetExecutionContext, deployment: Deployment, polic
     else:
         result = evaluate_on_cluster(context, deployment, plan)
     compared = result.target().comparison
-    figures = {}
+    shown = {"report": dg.MetadataValue.md(report.table(result))}
     if compared is not None:
-        figures = {
+        shown |= {
             "accuracy before": compared.champion.value,
             "accuracy after": compared.candidate.value,
             "difference": compared.difference.value,
             "intervals": picture(report.picture(result), "Scores and paired differences with intervals"),
         }
-    yield output(
-        result,
-        result.bundle.digest,
-        {
-            **figures,
-            "report": dg.MetadataValue.md(report.table(result)),
-        },
-    )
+    yield output(result, result.bundle.digest, shown)
 
 
 def _evaluate_here(deployment: Deployment, work: IterationContext, plan: EvalPlan) -> EvalReport:

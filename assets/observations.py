@@ -120,7 +120,7 @@ def champion_asset(section: Automation) -> dg.AssetSpec:
     )
 
 
-def tell_of_champion(context: dg.OpExecutionContext, deployment: Deployment) -> None:
+def tell_of_champion(context: dg.OpExecutionContext | dg.AssetExecutionContext, deployment: Deployment) -> None:
     key, champion = deployment.key(CHAMPION), deployment.champion()
     last = context.instance.get_latest_materialization_event(key)
     shown = last.asset_materialization if last is not None else None

@@ -2,6 +2,7 @@
 step of every run refuse by it."""
 
 from collections.abc import Container, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from pipeline.core.storage import Store
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.desk.judges import is_desk_judge
 from pipeline.models.check import check_base, check_once
-from pipeline.places.checks import Places, place_faults
+from pipeline.places.checks import Places, file_lines, place_faults
 from pipeline.recipe import Recipe
 from pipeline.recipe.suites import TracesSuite
 from pipeline.rollout.policy import policy_of
@@ -80,9 +81,17 @@ def check(deployment: Deployment, stages: Container[str] = STAGES, log: Log = pr
         yield from _gate(recipe, store)
 
 
+def source_lines(deployment: Deployment) -> Lines:
+    """What the files of a local source hold, where it was found to be there."""
+    with suppress(ValueError):  # `check` has said why
+        address = address_of(deployment.recipe().traces, deployment.source_uri())
+        if "://" not in address.uri and address.section.kind != "demo":
+            yield from (fine(f"traces.source: {line}") for line in file_lines(address))
+
+
 def refuse_faults(context: dg.AssetExecutionContext, deployment: Deployment) -> None:
     """Raises ValueError with what speaks against the stages of this run, where this step is its first."""
-    selected = [stage for stage in STAGES if stage in _selected(context)]
+    selected = [stage for stage in STAGES if stage in stages_of(context)]
     if not context.op_execution_context.op.name.endswith(selected[0]):
         return
     lines = list(check(deployment, selected, context.log.info))
@@ -93,7 +102,7 @@ def refuse_faults(context: dg.AssetExecutionContext, deployment: Deployment) -> 
         raise ValueError("\n".join([*faults, "Nothing was read yet. To check again: pt validate"]))
 
 
-def _selected(context: dg.AssetExecutionContext) -> set[str]:
+def stages_of(context: dg.AssetExecutionContext) -> set[str]:
     """The stages of the run, without the recipe's `key_prefix`."""
     steps = context.run.step_keys_to_execute or [node.name for node in context.op_execution_context.job_def.nodes]
     return {step.rpartition("__")[2] for step in steps}

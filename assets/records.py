@@ -4,6 +4,7 @@ missing. Steps find the records of others there: in the same run, in a re-execut
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 from assets.naming import launch_command
@@ -13,7 +14,8 @@ from evals.records import EvalReport
 from k8s.attempts import GangAttempts, LaunchAttempt, Ledger
 from pipeline.core import layout
 from pipeline.core.iteration import Iteration
-from pipeline.core.storage import Record, Store
+from pipeline.core.storage import ModelRef, Record, Store
+from pipeline.recipe import Recipe
 from pipeline.rewards.findings import JudgeSpending
 from pipeline.rewards.records import RewardLabels
 from pipeline.rewards.reward_model.records import RewardModelReport
@@ -97,6 +99,18 @@ RECORDS: dict[str, StageRecord[Any]] = {
     for each in (TRACES, LABELS, REWARD_MODEL, SAMPLES, PREFERENCES, PLAN, CHECKPOINT, REPORT, VERDICT, VERSION)
 }
 """In the order of a run. The last asset, `canary`, leaves the rollout's events instead."""
+
+
+def goes_on(store: Store, promoted: ModelRef | None, recipe: Recipe) -> Iteration | None:
+    """The newest iteration, where a launch goes on with it although newer traces may be there: its candidate is
+    registered, or its training is planned, of the champion and the recipe of now; and it has not ended."""
+    newest = store.read(layout.LATEST, Iteration)
+    if newest is None or outcome(store, newest) is not None:
+        return None
+    base, champion = str(Path(recipe.base_model.uri).absolute()), newest.champion
+    same = champion.digest == promoted.digest if promoted else champion.uri == base
+    planned = same and newest.recipe_digest == recipe.digest() and PLAN.find(store, newest.id)
+    return newest if planned or VERSION.find(store, newest.id) else None
 
 
 def launch_from(store: Store, iteration: str, asset: str, prefix: str | None = None) -> str:

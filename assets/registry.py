@@ -10,12 +10,13 @@ from assets.observations import end, refuse_blocked
 from assets.on_record import MLFLOW_RUN_TAG, on_record, run_links
 from assets.records import CHECKPOINT
 from assets.resources import Deployment
-from assets.rollout import begin_rollout, fingerprints, is_gradable, is_rated
+from assets.rollout import begin_rollout, is_gradable, is_rated
 from evals.gate import GateVerdict
 from pipeline.core import layout
 from pipeline.registry.runs import version_page
 from pipeline.rollout.export import export_model
 from pipeline.rollout.policy import account, policy_of, proposer
+from pipeline.rollout.probe import fingerprints
 from pipeline.rollout.propose import RolloutCandidate, on_hold, propose
 from pipeline.rollout.record import ModelVersion
 from pipeline.rollout.router import Unrouted
@@ -26,12 +27,7 @@ DEPLOY_IT = (
 )
 
 
-@loop_asset(
-    "registry",
-    {"mlflow"},
-    "pipeline/registry",
-    output_required=False,
-)
+@loop_asset("registry", {"mlflow"}, "pipeline/registry", output_required=False)
 def model_version(context: dg.AssetExecutionContext, deployment: Deployment, gate_verdict: GateVerdict):
     """The candidate's version in MLflow's registry, with lineage and model card; absent when the gate refused it."""
     store, iteration = deployment.store(), deployment.iteration(gate_verdict.iteration)
@@ -60,12 +56,7 @@ def model_version(context: dg.AssetExecutionContext, deployment: Deployment, gat
     )
 
 
-@loop_asset(
-    "registry",
-    {"python"},
-    "pipeline/rollout",
-    output_required=False,
-)
+@loop_asset("registry", {"python"}, "pipeline/rollout", output_required=False)
 def canary(
     context: dg.AssetExecutionContext, deployment: Deployment, model_version: ModelVersion, gate_verdict: GateVerdict
 ):

@@ -16,7 +16,7 @@ from assets.environment import (
     environment,
     named_address,
 )
-from assets.naming import DEPLOYMENT, LOOP, launch_command
+from assets.naming import DEPLOYMENT, launch_command
 from assets.records import RECORDS, TRACES
 from pipeline.core import layout
 from pipeline.core.iteration import Iteration
@@ -127,13 +127,11 @@ class Deployment(dg.ConfigurableResource):
     def key(self, asset: str) -> dg.AssetKey:
         return dg.AssetKey(asset).with_prefix(self.recipe().key_prefix or [])
 
-    def launch_command(self, job: str = LOOP) -> str:
-        return launch_command(job, prefix=self.recipe().key_prefix)
-
     def latest(self) -> Iteration:
         latest_iteration = self.store().read(layout.LATEST, Iteration)
         if latest_iteration is None:
-            raise ValueError(f"There is no iteration yet. Launch the whole job: {self.launch_command()}")
+            launch = launch_command(prefix=self.recipe().key_prefix)
+            raise ValueError(f"There is no iteration yet. Launch the whole job: {launch}")
         return latest_iteration
 
     def champion(self) -> ChampionState:

@@ -9,19 +9,15 @@ from assets.resources import Deployment
 from assets.traffic import is_routed, live_traffic, traffic_split
 from pipeline.core import layout
 from pipeline.core.iteration import Iteration
-from pipeline.core.storage import ModelRef
 from pipeline.recipe import Recipe
 from pipeline.recipe.pinning import pinned
 from pipeline.recipe.section import joined
-from pipeline.recipe.sources import DemoSource
 from pipeline.registry.versions import project
 from pipeline.rollout.controller import drive
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.grading import answer_grader, by_thumbs
-from pipeline.rollout.probe import fingerprint_of_files
-from pipeline.rollout.record import Fingerprints, RolloutState, read_events
+from pipeline.rollout.record import RolloutState, read_events
 from pipeline.rollout.router import LiveMetricsPort, NullMetrics, RolloutPorts, Unsettled
-from pipeline.serving.transformers_engine import TransformersEngine, over
 from pipeline.traces.context import Log
 from pipeline.traces.records import GovernedTraces
 from pipeline.views.rollout import RolloutStatus, status
@@ -56,17 +52,6 @@ def is_rated(deployment: Deployment, iteration: Iteration) -> bool:
     """Whether users said anything of the answers that the candidate's iteration learned from."""
     feedback = LABELS.read(deployment.store(), iteration.id).components.get("feedback")
     return feedback is not None and feedback.count > 0
-
-
-def fingerprints(recipe: Recipe, champion: ModelRef, candidate: ModelRef, log: Log) -> Fingerprints:
-    """What both models' files answer to the same prompts. Of models that this process does not load by itself there are
-    none: their slots are told by the names that they give."""
-    if recipe.evaluation.serving.kind != "transformers":
-        log("The models are served by others: slots are told by their names, not by what they answer.")
-        return Fingerprints()
-    with over(TransformersEngine(recipe.evaluation.serving, log)) as sample:
-        champion_answers, candidate_answers = (fingerprint_of_files(model, sample) for model in (champion, candidate))
-    return Fingerprints(champion=champion_answers, candidate=candidate_answers)
 
 
 def follow_rollout(
@@ -106,10 +91,8 @@ def begin_rollout(deployment: Deployment, log: Log) -> RolloutState:
     which starts the embedded world's servers and waits for those of others."""
     if is_routed(deployment):
         return follow_rollout(deployment, log, 0.0)
-    recipe = deployment.recipe()
-    first = "canary_rollout starts one" if isinstance(recipe.traces.source, DemoSource) else "start it with pt serve"
-    log(f"No gateway runs: {first}, and canary_rollout takes the candidate to its first weight.")
-    return read_state(deployment.store(), recipe.base_model.name)
+    log("No gateway runs: canary_rollout takes the candidate to its first weight where one does.")
+    return read_state(deployment.store(), deployment.recipe().base_model.name)
 
 
 def _judged_by(deployment: Deployment, log: Log) -> Recipe:

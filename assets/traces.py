@@ -8,8 +8,11 @@ import dagster as dg
 from assets.days import GOVERNED, governed_days, tell_of_days
 from assets.loop_asset import loop_asset
 from assets.metadata import output, picture, table, table_facts
-from assets.records import begin, outcome
+from assets.observations import show_figures, tell_of_champion
+from assets.preflight import stages_of
+from assets.records import TRACES, begin, goes_on, outcome
 from assets.resources import Deployment
+from assets.rollout import follow_rollout
 from evals.freezing import refuse_without_references
 from pipeline.core import layout
 from pipeline.core.storage import Store
@@ -18,7 +21,8 @@ from pipeline.demo.traffic import ensure_days
 from pipeline.recipe.pinning import pin
 from pipeline.recipe.sources import DemoSource
 from pipeline.recipe.suites import ItemsSuite
-from pipeline.rollout.fold import in_rollout
+from pipeline.rollout.fold import in_rollout, read_state
+from pipeline.rollout.propose import in_training_way
 from pipeline.serving.transformers_engine import sampler
 from pipeline.traces.lake.catalogue import NAME, NAMESPACE
 from pipeline.traces.materialize import materialize
@@ -43,6 +47,14 @@ from pipeline.views.iteration import funnel
 def traces(context: dg.AssetExecutionContext, deployment: Deployment):
     """Production traces that may be learned from, in an Iceberg table; absent when there is nothing new."""
     recipe, store = deployment.recipe(), deployment.store()
+    may_train = "policy_checkpoint" in stages_of(context) and recipe.rollout.traffic.kind != "none"
+    if may_train and read_state(store, recipe.base_model.name).active:
+        rollout = follow_rollout(deployment, context.log.info, recipe.rollout.drive_for_s)
+        tell_of_champion(context, deployment)
+        show_figures(context, deployment, rollout.opened.version.iteration)
+        if why := in_training_way(rollout):
+            context.log.warning(f"No iteration is begun while a rollout is open: {why}")
+            return
     champion = deployment.champion()
     source = recipe.traces.source
     if isinstance(source, DemoSource):
@@ -70,6 +82,12 @@ def traces(context: dg.AssetExecutionContext, deployment: Deployment):
         passed=result.seen == result.admitted + sum(rejected.values()),
         description=f"{result.seen} rows seen, {result.admitted} admitted, {sum(rejected.values())} rejected",
     )
+    if (begun := goes_on(store, champion.model, recipe)) is not None:
+        context.log.info(f"goes on with iteration {begun.id}; what is newer than its traces is for the next one")
+        pin(store, begun, recipe)
+        governed = TRACES.read(store, begun.id)
+        yield output(governed, begun.dataset.digest, _shown(store, governed))
+        return
     if not result.iteration.dataset.rows:
         context.log.info(nothing_counts(result, deployment.lake(), recipe.traces, producer))
         return

@@ -9,7 +9,7 @@ from typing import NamedTuple, assert_never
 from assets.environment import environment
 from assets.resources import Deployment
 from pipeline.core import layout
-from pipeline.core.storage import ModelRef
+from pipeline.core.storage import ModelRef, locked
 from pipeline.demo.traffic import with_users
 from pipeline.recipe import Recipe
 from pipeline.recipe.rollout import GatewayTraffic, HttpRouteTraffic, NoTraffic
@@ -94,6 +94,8 @@ def live_traffic(deployment: Deployment, judged_by: Recipe, grading: Grading, lo
         yield LiveTraffic(_metrics(deployment, judged_by, grading, log), time.sleep)
         return
     with ExitStack() as stack:
+        if isinstance(source, DemoSource):  # whose servers end with the run that started them
+            stack.enter_context(locked(store.path(layout.gateway(name, "users.lock"))))
         if isinstance(source, DemoSource) and not is_routed(deployment):
             limit = recipe.evaluation.max_completion_tokens
             keeper = stack.enter_context(SlotKeeper(store, name, limit, log))

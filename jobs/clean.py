@@ -45,11 +45,8 @@ def main(arguments: Sequence[str]) -> int:
         files = part.rglob("*") if part.is_dir() and not part.is_symlink() else [part]
         print(f"{part!s:<40} {sum(file.lstat().st_size for file in files) / 1e6:>10,.1f} MB")
     if users := _users(parts):
-        print(
-            "Nothing was removed. These processes work there; let them end, or end them, and try again:",
-            *users,
-            sep="\n",
-        )
+        print("Nothing was removed. These processes work there; let them end, or end them, and try again:")
+        print(*users, sep="\n")
         return 1
     if confirm != "yes":
         print(f"Nothing was removed. To remove all of it for good, but for {', '.join(KEPT)}: make clean CONFIRM=yes")

@@ -38,7 +38,7 @@ def parser() -> argparse.ArgumentParser:
         (
             "estimate",
             _estimate,
-            "print hours and dollars; --override changes an input, such as compute.expected.step_s",
+            "print hours and dollars; --override changes an input (compute.expected.step_s)",
         ),
     ):
         command = commands.add_parser(name, help=says)
@@ -63,9 +63,8 @@ def read(file: str) -> list[Object]:
     Raises ValueError for what is no file, no YAML, or holds something else than objects.
     """
     try:
-        documents = list(
-            yaml.safe_load_all(sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8"))
-        )
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+        documents = list(yaml.safe_load_all(text))
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{file} cannot be read: {error}. Give files of YAML manifests.") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:

@@ -25,6 +25,7 @@ from dagster_shared.error import SerializableErrorInfo
 from assets.environment import DATA_ROOT_TAG, ITERATION_TAG, ONE_AT_A_TIME, choice_tag
 from assets.naming import LABELLING, LOOP, ROLLOUT
 from jobs.launcher import launcher_of, reap_dead_runs, reap_if_dead
+from jobs.recipe_choice import typed
 
 TAKES_RUNS = "QUEUED_RUN_COORDINATOR"
 """The type of the daemon that takes queued runs."""
@@ -72,10 +73,8 @@ class FollowingRunCoordinator(QueuedRunCoordinator):
         with _one_launcher(launcher_of(instance).directory):
             if other := _in_the_way(instance, run):
                 where = run.tags.get(DATA_ROOT_TAG, "the same data root")
-                return (
-                    f"Run {other.run_id} of {other.job_name} is at work on {where}. Launch again when it has ended: "
-                    f"{shlex.join(typed_command())}"
-                )
+                busy = f"Run {other.run_id} of {other.job_name} is at work on {where}."
+                return f"{busy} Launch again when it has ended: {typed_command()}"
             instance.launch_run(run.run_id, context.workspace)
         return ""
 
@@ -90,9 +89,9 @@ def is_launch_command(command: click.Context | None) -> TypeGuard[click.Context]
     return command is not None and command.command_path.endswith("job launch")
 
 
-def typed_command() -> list[str]:
-    """What was typed, to type again."""
-    return ["dagster", *sys.argv[1:]]
+def typed_command(*more: str) -> str:
+    """What was typed, to be pasted again, with further options."""
+    return typed(shlex.join(["dagster", *sys.argv[1:], *more]))
 
 
 def launch_refusal(run: dg.DagsterRun) -> str:
@@ -110,7 +109,7 @@ def launch_refusal(run: dg.DagsterRun) -> str:
             return ""
         if steps is None or any(step.endswith("traces") for step in steps):
             faults = [line.text for line in check(deployment) if not line.fine]
-            return "\n".join([*faults, "Nothing was launched. To check again: pt validate"]) if faults else ""
+            return "\n".join([*faults, f"Nothing was launched. Check again: {typed('pt validate')}"]) if faults else ""
         id = run.tags.get(ITERATION_TAG)
         deployment.refuse_another_recipe(deployment.iteration(id) if id else deployment.latest())
     except ValueError as error:
@@ -153,11 +152,7 @@ class RunFollower:
     """
 
     def __init__(
-        self,
-        coordinator: FollowingRunCoordinator,
-        instance: dg.DagsterInstance,
-        workspace: Any,
-        run: dg.DagsterRun,
+        self, coordinator: FollowingRunCoordinator, instance: dg.DagsterInstance, workspace: Any, run: dg.DagsterRun
     ):
         self.coordinator, self.instance, self.workspace, self.run = coordinator, instance, workspace, run
         self.launcher = launcher_of(instance)
@@ -180,27 +175,26 @@ class RunFollower:
                 signal.signal(number, handler)
 
     def conclude(self) -> int:
-        """Says how the run ended, and returns the exit status: 0 for success, 1 for failure, 130 for a Ctrl-C. 2 is
-        Dagster's own, where there was no run to follow."""
-        run, again = self.run, typed_command()
-        took = f"{self.ended - self.began:.0f} s (run {run.run_id})"
-        if run.is_success:
-            self.lines.write("run", f"SUCCESS in {took}")
-            return 0
+        """Says how the run ended, where its page is and what to type next. Returns the exit status: 0 for success, 1
+        for failure, 130 for a Ctrl-C. 2 is Dagster's own, where there was no run to follow."""
+        from jobs.status import after_launch  # seconds of imports
+
+        run, code, again = self.run, int(not self.run.is_success), ""
         if run.status is dg.DagsterRunStatus.CANCELED and self.signals:
-            self.lines.write("run", f"CANCELED after {took}. To launch it again: {shlex.join(again)}")
-            return 128 + self.signals[0]
-        self.lines.write("run", f"{run.status.value} after {took}")
-        for step, error in self.lines.failed.items() or [("run", self.lines.reason)]:
-            self.lines.write(step, error)
-        if self.launcher.workers.find(run.run_id):
-            self.lines.write("run", f"output of its worker: {self.launcher.output(run.run_id)}")
-        # A stage reads what the stages before it published, so a run can begin at the one that failed.
-        failed = [step for step in self.lines.failed if step in (run.step_keys_to_execute or [])]
-        if failed and not {"-o", "--op-selection"} & {*again}:
-            again = [*again, "-o", f"{failed[0]}*"]
-        self.lines.write("run", f"to try again: {shlex.join(again)}")
-        return 1
+            code, again = 128 + self.signals[0], typed_command()
+        elif code:
+            for step, error in self.lines.failed.items() or [("run", self.lines.reason)]:
+                self.lines.write(step, error)
+            if self.launcher.workers.find(run.run_id):
+                self.lines.write("run", f"output of its worker: {self.launcher.output(run.run_id)}")
+            # A stage reads what the stages before it published, so a run can begin at the one that failed.
+            failed = [step for step in self.lines.failed if step in (run.step_keys_to_execute or [])]
+            selects = not failed or {"-o", "--op-selection"} & {*sys.argv}
+            again = typed_command() if selects else typed_command("-o", f"{failed[0]}*")
+        ended = f"{run.status.value} in {self.ended - self.began:.0f} s (run {run.run_id})"
+        with suppress(BrokenPipeError):
+            print(*after_launch(choice_tag(run.tags), ended, again), sep="\n", flush=True)
+        return code
 
     def _is_over_or_lost(self) -> bool:
         try:

@@ -36,12 +36,8 @@ def definitions_of(choice: Choice) -> dg.Definitions:
         recipe = None
     prefix = recipe.key_prefix if recipe is not None else None
     automation = recipe.automation if recipe is not None else Automation()
-    op_jobs = {
-        job.name: job.graph.to_job(
-            job.name, job.description, executor_def=executor, tags=run_tags(job.name, choice, recipe)
-        )
-        for job in OP_JOBS
-    }
+    tags = {each.name: run_tags(each.name, choice, recipe) for each in OP_JOBS}
+    op_jobs = {j.name: j.graph.to_job(j.name, j.description, executor_def=executor, tags=tags[j.name]) for j in OP_JOBS}
     jobs = {**loop_jobs(choice, recipe), **op_jobs}
     return dg.Definitions(
         assets=of_model([*ASSETS, *days(prefix), champion_asset(automation), kpi_asset()], prefix),

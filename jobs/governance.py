@@ -12,6 +12,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import dagster as dg
@@ -38,6 +39,7 @@ from pipeline.traces.retention import GRACE_S, ended, retain, retired
 from pipeline.traces.sources.protocol import Address, address_of
 
 Log = Callable[[str], None]
+_log: Log = partial(print, flush=True)
 SHOWN = 4
 """Files or days of a place."""
 
@@ -150,9 +152,8 @@ def preview_lines(preview: erasure.Preview) -> Iterator[str]:
 def place_lines(places: Counts) -> Iterator[str]:
     """A line for each place, with its files or days where they are few."""
     for place, counts in places.items():
-        yield f"  {place}: {sum(counts.values()):,} in {len(counts)} ({', '.join(list(counts)[:SHOWN])}" + (
-            ", ...)" if len(counts) > SHOWN else ")"
-        )
+        names = [*list(counts)[:SHOWN], *(["..."] if len(counts) > SHOWN else [])]
+        yield f"  {place}: {sum(counts.values()):,} in {len(counts)} ({', '.join(names)})"
 
 
 def report_lines(proof: ErasureProof, path: str) -> Iterator[str]:
@@ -247,17 +248,10 @@ def _reapply(settings: Deployment, asked: argparse.Namespace) -> int:
         users = ErasedUsers.model_validate_json(path.read_text(encoding="utf-8")).users
     except ValueError as error:
         raise ValueError(f"{path} is not what `pt governance forgotten` prints ({error}).") from error
-
-    def log(line: str) -> None:
-        print(line, file=sys.stderr)
-
+    log: Log = partial(print, file=sys.stderr)
     here = reapply(settings.stage(log), users, datetime.now(UTC), lambda user: forget_user(settings, user, log))
     print(f"{len(users)} users are on the list; {here} of them had rows here, which are erased again.")
     return 0
-
-
-def _log(line: str) -> None:
-    print(line, flush=True)
 
 
 @dg.op(
@@ -270,9 +264,8 @@ def forget_one(context: dg.OpExecutionContext, deployment: Deployment) -> None:
     proof = forget_user(deployment, context.op_config["user_id"], context.log.info)
     context.log.info("\n".join(report_lines(proof, str(deployment.store().path(layout.proof(proof.id))))))
     if proof.remains:
-        raise dg.Failure(
-            f"{len(proof.remains)} files of yours still name the user as owner: see the log.", allow_retries=False
-        )
+        text = f"{len(proof.remains)} files of yours still name the user as owner: see the log."
+        raise dg.Failure(text, allow_retries=False)
 
 
 @dg.job(executor_def=executor)

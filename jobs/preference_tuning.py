@@ -27,12 +27,7 @@ executor = dg.multiprocess_executor.configured(
     {"max_concurrent": 2, "start_method": {"forkserver": {"preload_modules": ["jobs.steps", "jobs.definitions"]}}}
 )
 
-UNFINISHED = [
-    dg.DagsterRunStatus.QUEUED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-    dg.DagsterRunStatus.CANCELING,
-]
+UNFINISHED = [dg.DagsterRunStatus[each] for each in ("QUEUED", "STARTING", "STARTED", "CANCELING")]
 
 
 def run_tags(job: str, choice: Choice, recipe: Recipe | None) -> dict[str, str]:

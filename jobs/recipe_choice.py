@@ -1,8 +1,10 @@
-"""Which recipe a command works on: the same arguments for each command that reads one."""
+"""Which recipe a command works on: the same arguments for each that reads one, and how it is typed again."""
 
 import argparse
+import shlex
+from pathlib import Path
 
-from assets.environment import Choice, chosen
+from assets.environment import EMBEDDED, PROJECT, Choice, chosen
 from pipeline.recipe import Recipe, load
 from pipeline.registry.base_models import with_base
 
@@ -32,3 +34,12 @@ def recipe_choice(asked: argparse.Namespace) -> Choice:
 def chosen_recipe(asked: argparse.Namespace) -> Recipe:
     """Raises ValueError with a line for each mistake."""
     return with_base(load(*recipe_choice(asked)))
+
+
+def typed(command: str, choice: Choice | None = None) -> str:
+    """The command with the recipe and overrides of `choice`, by default those in force, to be pasted in this folder."""
+    recipe, overrides = choice or chosen()
+    unnamed = str((PROJECT if PROJECT.is_file() else EMBEDDED).absolute())
+    shown = "" if {recipe, chosen().recipe_path} == {unnamed} else recipe.removeprefix(f"{Path.cwd()}/")
+    named = {"PREFERENCE_TUNING_RECIPE": shown, "PREFERENCE_TUNING_OVERRIDES": shlex.join(overrides)}
+    return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in named.items() if value), command])

@@ -16,6 +16,7 @@ from pathlib import Path
 from assets.environment import chosen
 from assets.naming import launch_command
 from assets.report import write_report
+from jobs.recipe_choice import typed
 from pipeline.core import layout
 from pipeline.core.iteration import Iteration
 from pipeline.core.storage import Store
@@ -30,9 +31,8 @@ def main(arguments: Sequence[str]) -> int:
         if not id:
             newest = store.read(layout.LATEST, Iteration)
             if newest is None:
-                raise ValueError(
-                    f"There is no iteration yet. Launch the whole job: {launch_command(prefix=recipe.key_prefix)}"
-                )
+                launch = typed(launch_command(prefix=recipe.key_prefix))
+                raise ValueError(f"There is no iteration yet. Launch the whole job: {launch}")
             id = newest.id
         path = write_report(store, recipe, id, time.time(), asked.out.absolute() if asked.out is not None else None)
     except (ValueError, OSError) as error:

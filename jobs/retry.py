@@ -17,10 +17,11 @@ from pathlib import Path
 import dagster as dg
 
 from assets.environment import DATA_ROOT_TAG
-from assets.naming import LOOP
+from assets.naming import LOOP, launch_command
 from assets.records import RECORDS, VERSION, launch_from
 from assets.resources import Deployment, deployment
 from jobs.launcher import DetachedRunLauncher
+from jobs.recipe_choice import typed
 from pipeline.core import audit, layout
 from pipeline.core.iteration import Iteration
 from pipeline.core.storage import Store
@@ -61,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     remove(store, iteration, asked.stage, names)
     command = launch_from(store, iteration.id, asked.stage, settings.recipe().key_prefix)
-    print(command, flush=True)
+    print(typed(command), flush=True)
     if asked.no_launch:
         return 0
     dagster = Path(sys.executable).parent / "dagster"
@@ -115,8 +116,7 @@ def check_rollout(store: Store, iteration: Iteration, stage: str) -> None:
     if version.version in opened:
         raise ValueError(
             f"version {version.version} of {version.name}, made by iteration {iteration.id}, is in the traffic or was "
-            "promoted; its records are what that rests on. Begin a new iteration instead: dagster job launch -j "
-            "preference_tuning"
+            f"promoted; its records are what that rests on. Begin a new iteration instead: {typed(launch_command())}"
         )
 
 

@@ -9,10 +9,11 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 
-from assets.naming import LOOP, ROLLOUT
 from assets.resources import Deployment, deployment
 from assets.rollout import read_status, rollout_ports
+from jobs.recipe_choice import typed
 from jobs.screen import CYAN, GREEN, GREY, RED, YELLOW, named, paint, terminal_width
+from jobs.status import read_deployment
 from pipeline.rollout.decision import RolloutDecision, decide
 from pipeline.rollout.policy import account
 from pipeline.rollout.record import Action, Phase
@@ -73,13 +74,14 @@ def main(arguments: Sequence[str]) -> int:
 
 def _status(settings: Deployment, asked: argparse.Namespace) -> int:
     report = read_status(settings)
-    lines = view(report, time.time(), terminal_width(), sys.stdout.isatty())
+    then = read_deployment(time.time()).next.command
+    lines = view(report, time.time(), terminal_width(), sys.stdout.isatty(), then)
     print(report.model_dump_json(indent=2) if asked.json else "\n".join(lines))
     return DONE
 
 
-def view(report: RolloutStatus, now: float, width: int = 80, colour: bool = False) -> Iterator[str]:
-    """The picture, no line wider than `width` but for the commands, which are there to be copied."""
+def view(report: RolloutStatus, now: float, width: int = 80, colour: bool = False, then: str = "") -> Iterator[str]:
+    """The picture, no line wider than `width` but for the commands, which are there to be copied. `then`: the next."""
     phase = report.state.phase
     yield paint(f"{report.model}: {str(phase).replace('_', ' ').upper()}", PHASES.get(phase, CYAN), colour)
     if rows := arm_rows(report):
@@ -87,10 +89,11 @@ def view(report: RolloutStatus, now: float, width: int = 80, colour: bool = Fals
     yield ""
     for name, text in sentences(report, now):
         yield from named(name, text, width)
-    yield from named("commands", deployment().launch_command(ROLLOUT if report.state.active else LOOP))
+    if then and not then.endswith(f"{COMMAND} status"):
+        yield from named("next", then)
     for action in report.decisions:
         wants = "--by NAME --reason 'WHY'" if action == "approve" else "--reason 'WHY'"
-        yield from named("", f"{COMMAND} {action} --rollout {report.state.rollout} {wants}")
+        yield from named("or", typed(f"{COMMAND} {action} --rollout {report.state.rollout} {wants}"))
 
 
 def _table(rows: list[ArmRow], width: int) -> Iterator[str]:
@@ -121,7 +124,7 @@ def outcome_lines(decision: RolloutDecision, done: Tick) -> Iterator[str]:
         yield f"Rollout {state.rollout} is to go back to 0%, and the router does not read that yet."
     else:
         yield f"Rollout {state.rollout} is {state.phase}, with {state.canary_weight}% on the canary: {state.reason}."
-    yield f"  next: {deployment().launch_command(ROLLOUT if state.active else LOOP)}"
+    yield f"  next: {read_deployment(time.time()).next.command}"
 
 
 def exit_code(decision: RolloutDecision, done: Tick) -> int:

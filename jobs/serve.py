@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from types import FrameType
 
 from assets.resources import deployment
@@ -19,7 +20,9 @@ from assets.traffic import gateway_settings, put_champion_in_place, wanted_model
 from pipeline.recipe.rollout import GatewayTraffic
 from pipeline.rollout.gateway.keeper import SlotKeeper
 from pipeline.rollout.gateway.process import running_gateway
+from pipeline.traces.context import Log
 
+_print: Log = partial(print, flush=True)
 POLL_S = 1.0
 """Between two looks at which models are wanted."""
 
@@ -63,10 +66,6 @@ def main(arguments: Sequence[str] = ()) -> int:
 
 def _end(signum: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
-
-
-def _print(line: str) -> None:
-    print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ something does (it says what), 2 the recipe or the record of the rollout cannot 
 """
 
 import argparse
-import shlex
 import sys
+import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -16,16 +16,20 @@ from datetime import UTC, datetime
 from assets.environment import Choice, chosen
 from assets.kpi import HEAD, IterationView, Kpi, read_kpi
 from assets.naming import ROLLOUT, launch_command
-from assets.records import PLAN
+from assets.records import PLAN, goes_on
 from evals.outlook import Outlook, outlook
+from jobs.recipe_choice import typed
 from jobs.screen import named, terminal_width
 from jobs.workers import WORKERS, Worker, WorkerFiles
 from pipeline.core import layout
 from pipeline.core.iteration import Iteration
 from pipeline.core.storage import ModelRef, Record, Store
 from pipeline.recipe import Recipe, load
+from pipeline.recipe.sources import DemoSource
+from pipeline.registry.base_models import with_base
 from pipeline.rollout.blocks import blocked
 from pipeline.rollout.fold import fold
+from pipeline.rollout.gateway.process import running_address
 from pipeline.rollout.propose import ChampionState
 from pipeline.rollout.record import Phase, RolloutState, read_events
 from pipeline.rollout.router import Unrouted
@@ -82,10 +86,11 @@ def parser() -> argparse.ArgumentParser:
     return options
 
 
-def read_deployment(now: float) -> DeploymentStatus:
-    """Raises ValueError where the recipe, the newest iteration's name or the rollout's log cannot be read."""
-    choice = chosen()
-    recipe = load(choice.recipe_path, choice.overrides)
+def read_deployment(now: float, choice: Choice | None = None) -> DeploymentStatus:
+    """Of the recipe that is chosen, or in force. Raises ValueError where the recipe, the newest iteration's name or the
+    rollout's log cannot be read."""
+    choice = choice or chosen()
+    recipe = with_base(load(choice.recipe_path, choice.overrides))
     store, name = Store(recipe.data_root), recipe.base_model.name
     events = read_events(store, name)
     state = fold(events)
@@ -100,7 +105,7 @@ def read_deployment(now: float) -> DeploymentStatus:
         data_root=str(store.root),
         model=name,
         iteration=mine,
-        next=next_step(choice, recipe, store, mine, state),
+        next=next_step(choice, recipe, store, mine, state, bool(at_work)),
         run=at_work[0] if at_work else None,
         rollout=rollout,
         gate=outlook(store, recipe.evaluation, name, serving.model.digest, datetime.fromtimestamp(now, UTC)),
@@ -110,7 +115,7 @@ def read_deployment(now: float) -> DeploymentStatus:
 
 
 def next_step(
-    choice: Choice, recipe: Recipe, store: Store, newest: IterationView | None, state: RolloutState
+    choice: Choice, recipe: Recipe, store: Store, newest: IterationView | None, state: RolloutState, at_work: bool
 ) -> NextStep:
     """What a person may type now."""
 
@@ -118,15 +123,27 @@ def next_step(
         """The command (the loop's launch, unless it is another) with further overrides, added to those in force."""
         keys = {override.partition("=")[0] for override in more}
         kept = [override for override in choice.overrides if override.partition("=")[0] not in keys]
-        overrides = shlex.join([*kept, *more])
-        set_to = f"PREFERENCE_TUNING_OVERRIDES={shlex.quote(overrides)} " if overrides else ""
-        return NextStep(command=f"{set_to}{command or launch_command(prefix=recipe.key_prefix)}", purpose=purpose)
+        with_more = Choice(choice.recipe_path, [*kept, *more])
+        return NextStep(command=typed(command or launch_command(prefix=recipe.key_prefix), with_more), purpose=purpose)
 
+    if at_work:
+        return launch("says how far the run is, which goes on by itself", command="pt status")
+    if state.active and recipe.rollout.traffic.kind != "none":
+        if state.phase is Phase.HELD or state.waits_for_approval:
+            return launch("says what the rollout waits for, and what you may decide", command="pt rollout status")
+        own = recipe.rollout.traffic.kind != "gateway" or isinstance(recipe.traces.source, DemoSource)
+        if not own and running_address(store.path(layout.gateway(recipe.base_model.name))) is None:
+            return launch("keeps the gateway that the rollout waits for", command="pt serve")
+        follow = launch_command(ROLLOUT, prefix=recipe.key_prefix)
+        return launch("takes the rollout as far as its policy allows now", command=follow)
     if newest is None:
         return launch("makes the first iteration: traces, labels, a training, its evaluation")
     match newest.state:
         case "in progress":
-            return launch("goes on where it stands")
+            champion = None if state.past.champion is None else state.past.champion.model
+            if goes_on(store, champion, recipe):
+                return launch("goes on where it stands")
+            return launch("goes on where it stands; over newer traces, another champion or recipe it begins another")
         case "unreadable":
             return launch("goes on once the file is moved away or restored")
         case "not trained":
@@ -135,22 +152,33 @@ def next_step(
                 return launch("looks for newer traces: these hold nothing to train on")
             forced = f"selection.method={plan.decision.forceable[0]}"
             return launch(f"trains on these traces all the same; {LATER}", forced)
-        case "stopped" | "refused":
+        case "stopped" | "refused" | "rolled back" | "aborted":
             return launch(f"trains again, with another seed; {LATER}", f"training.seed={recipe.training.seed + 1}")
         case "held":
             canary = launch_command(stages="canary", iteration=newest.iteration, prefix=recipe.key_prefix)
             accepted = f'rollout.accept_hold="{newest.iteration}"'
             return launch("rolls the candidate out all the same, once you have looked at it", accepted, command=canary)
-        case "in rollout" if state.phase is Phase.HELD:
-            return launch("says what it waits for", command="pt rollout status")
-        case "in rollout":
-            return launch(
-                "takes it as far as its policy allows now", command=launch_command(ROLLOUT, prefix=recipe.key_prefix)
-            )
         case "promoted":
             return launch("starts the next iteration from it")
         case _:
             return launch("looks for newer traces")
+
+
+def after_launch(choice: Choice, ended: str, again: str = "") -> Iterator[str]:
+    """The last lines of a launch: the outcome, the page, and what to type next (`again`, where it failed)."""
+    page, then = "none: there is no iteration yet", typed("pt status", choice)
+    try:
+        read = read_deployment(time.time(), choice)
+        if (newest := read.iteration) is not None:
+            path = Store(read.data_root).path(layout.iteration(newest.iteration, layout.PAGE))
+            page = path.as_uri() if path.is_file() else f"not written yet: {typed('pt report', choice)}"
+            ended += f". Iteration {textwrap.shorten(_iteration(newest, time.time()), 200, placeholder=' ...')}"
+        if not again:
+            then, ended = read.next.command, f"{ended}. The next command {read.next.purpose}"
+    except (ValueError, OSError) as error:
+        page = f"none: {error}"
+    for name, text in (("outcome", ended), ("page", page), ("next", again or then)):
+        yield from named(name, text)
 
 
 def _serving(recipe: Recipe, state: RolloutState) -> ChampionState:
@@ -198,11 +226,8 @@ def view(read: DeploymentStatus, now: float, width: int) -> Iterator[str]:
             yield from named(name, text, width)
     for number, each in enumerate(read.waits_for_person):
         yield from named("" if number else "a person", each, width)
-    if read.run is not None:
-        yield from named("next", "nothing: the run goes on by itself, and the same launch follows it", width)
-    else:
-        yield from named("next", read.next.command)
-        yield from named("", read.next.purpose, width)
+    yield from named("next", read.next.command)
+    yield from named("", read.next.purpose, width)
     if read.kpi.iterations:
         yield from ("", *_table(read.kpi.iterations[-SHOWN:]), "")
         for name, value, note in read.kpi.sums():

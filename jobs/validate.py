@@ -1,7 +1,8 @@
 """A deployment checked without a run: `pt validate [RECIPE] [--override K=V ...]`.
 
 The recipe, the environment, the base model, the source, the gate's suites, and each place that a run writes, tried by
-what the run does there. The source's rows are the traces stage's to judge. Nothing is left behind. Exit codes: 0
+what the run does there. Files of a local source are read for empty and cut ones; their rows are the traces stage's to
+judge. Nothing is left behind. Exit codes: 0
 nothing speaks against a launch, 1 something does (it says what), 2 it could not be checked (it says why).
 """
 
@@ -10,10 +11,12 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 
-from assets.preflight import CheckedLine, check
+from assets.naming import launch_command
+from assets.preflight import CheckedLine, check, source_lines
 from assets.resources import Deployment
-from jobs.recipe_choice import add_recipe_arguments, recipe_choice
+from jobs.recipe_choice import add_recipe_arguments, recipe_choice, typed
 from jobs.screen import GREEN, RED, paint
+from pipeline.recipe import load
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -33,6 +36,9 @@ def main(arguments: Sequence[str]) -> int:
     is_fine = all(line.fine for line in lines)
     if asked.json:
         print(json.dumps({"fine": is_fine, "lines": [line._asdict() for line in lines]}, indent=2))
+    elif is_fine:
+        choice = recipe_choice(asked)
+        print(f"next: {typed(launch_command(prefix=load(*choice).key_prefix), choice)}")
     return 0 if is_fine else 1
 
 
@@ -52,6 +58,7 @@ def _lines(asked: argparse.Namespace) -> Iterator[CheckedLine]:
         yield CheckedLine(False, str(error))
         return
     yield from check(deployment, log=lambda text: print(text, file=sys.stderr))
+    yield from source_lines(deployment)
 
 
 if __name__ == "__main__":

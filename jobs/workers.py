@@ -51,8 +51,7 @@ class WorkerFiles:
 def process_start(pid: int) -> int | None:
     """When the process started, in clock ticks since the machine's start; None where there is none, or a zombie."""
     with suppress(FileNotFoundError, ProcessLookupError):
-        fields = (
-            Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        )  # proc(5), from field 3 on
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+        fields = text.rpartition(")")[2].split()  # proc(5), from field 3 on
         return None if fields[0] in "ZX" else int(fields[19])
     return None

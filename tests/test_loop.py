@@ -141,7 +141,7 @@ def test_the_status_tells_a_person_what_came_out(
 ) -> None:
     value, latest = told(loop.settings, tmp_path, monkeypatch, capsys), loop.settings.latest().id
     traces = TRACES.read(loop.settings.store(), latest)
-    assert f"iteration 1 ({latest}), begun " in value and "dagster job launch -j canary_rollout takes it" in value
+    assert f"iteration 1 ({latest}), begun " in value and "dagster job launch -j canary_rollout takes the" in value
     assert f"{traces.admitted:,} of {traces.seen:,} rows admitted" in value
     for words in ("ago, in rollout", " consent", "coverage", "GRPO", "suite arithmetic", " → ", "PASS", "version 1"):
         assert words in value
@@ -160,8 +160,8 @@ def test_with_nothing_new_it_says_so_and_changes_nothing(loop: Loop) -> None:
         ours = [p for p in loop.root.rglob("*") if p.is_file() and not p.name.startswith(("mlflow.db", "catalog.db"))]
         return {str(p): p.stat().st_mtime_ns for p in ours}
 
-    before = files()
-    again = run_loop(loop.settings, loop.instance)
+    before = files()  # without a router no rollout comes first
+    again = run_loop(deployment(loop.root, ["rollout.traffic={kind: none}"]), loop.instance)
     assert again.success
     assert again.get_asset_materialization_events() == []
     assert files() == before

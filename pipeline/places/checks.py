@@ -2,8 +2,9 @@
 ends in an instruction."""
 
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from itertools import chain
 from typing import NamedTuple
 
@@ -18,10 +19,13 @@ from pipeline.serving.endpoint import Endpoint, check_endpoint
 from pipeline.traces.detect import wrong_kind
 from pipeline.traces.lake.catalogue import load_catalogue
 from pipeline.traces.lake_config import LakeConfig
+from pipeline.traces.records import Reason
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address, Probed
 
 TIMEOUT_S = 5.0
+CUT, HALF, MOST = (Reason.TRUNCATED_FILE, Reason.TOO_LARGE), "Input data was truncated", 1 << 30
+"""Why a file is not read to its end, what is said of a line that breaks off, and how many bytes are looked through."""
 
 
 class Places(NamedTuple):
@@ -77,6 +81,22 @@ def source_faults(address: Address) -> list[str]:
     except ValueError as error:
         return [f"{field}: {error} {wrong_kind(address.section)}".strip()]
     return []
+
+
+def file_lines(address: Address) -> Iterator[str]:
+    """Of a local source: each file that is empty or cut, with what is lost, and the rows that a run would see."""
+    source, rows, left = open_source(address), 0, MOST
+    parts = source.parts()
+    for part in parts:
+        here, lost, left = 0, "", left - part.size
+        for block in source.rows(part, sha256()) if left >= 0 else ():
+            here += len(block.traces) + len(block.scores) + len(block.rejected)
+            cut = (each for each in block.rejected if each.reason in CUT or HALF in each.detail)
+            lost = lost or next((f"{each.detail}, row {each.line:,} and what follows it is lost" for each in cut), "")
+        if lost or not here:
+            yield f"warning: {part.name}: {lost or ('it is empty' if left >= 0 else f'not read, past {MOST:,} bytes')}"
+        rows += here if part.holds == "calls" else 0
+    yield f"{rows:,} rows of calls in {len(parts):,} files"
 
 
 def _lake_faults(lake: LakeConfig) -> list[str]:

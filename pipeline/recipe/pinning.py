@@ -49,8 +49,7 @@ def refuse_to_mix(begun_with: Recipe, now: Recipe, iteration: Iteration) -> None
     if fields := differences(begun_with, now):
         raise ValueError(
             f"Iteration {iteration.id} was begun with another recipe ({'; '.join(fields)}), and a stage cannot mix "
-            "the two. Put these fields back to go on with it, or begin an iteration under the recipe of now: "
-            "dagster job launch -j preference_tuning"
+            "the two. Put these fields back, or launch the whole job to begin an iteration under the recipe of now."
         )
 
 

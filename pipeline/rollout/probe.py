@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 from pipeline.core.conversation import to_request
 from pipeline.core.storage import ModelRef
 from pipeline.core.thoughts import without_opening
+from pipeline.recipe import Recipe
 from pipeline.rollout.fold import models_to_serve
-from pipeline.rollout.record import RolloutState
+from pipeline.rollout.record import Fingerprints, RolloutState
 from pipeline.serving.client import read_completion
 from pipeline.serving.endpoint import HEAD, Endpoint, digest_head, served_name, served_names
 from pipeline.serving.inference import Sampling
-from pipeline.serving.transformers_engine import Sampler
+from pipeline.serving.transformers_engine import Sampler, TransformersEngine, over
 
 if TYPE_CHECKING:
     import httpx2
@@ -72,6 +73,17 @@ def fingerprint_of_files(model: ModelRef, sample: Sampler) -> Fingerprint:
             failed = f"Model {model.digest[:12]} does not answer {prompt!r} ({answer.detail})"
             raise ValueError(f"{failed}, so no slot that serves it can be recognised. Mend its chat template.")
     return tuple(without_opening(answer.text) for (answer,) in rows)  # vLLM leaves the tag out
+
+
+def fingerprints(recipe: Recipe, champion: ModelRef, candidate: ModelRef, log: Callable[[str], None]) -> Fingerprints:
+    """What both models' files answer to the same prompts. Of models that this process does not load by itself there are
+    none: their slots are told by the names that they give."""
+    if recipe.evaluation.serving.kind != "transformers":
+        log("The models are served by others: slots are told by their names, not by what they answer.")
+        return Fingerprints()
+    with over(TransformersEngine(recipe.evaluation.serving, log)) as sample:
+        champion_answers, candidate_answers = (fingerprint_of_files(model, sample) for model in (champion, candidate))
+    return Fingerprints(champion=champion_answers, candidate=candidate_answers)
 
 
 def fingerprint_over_http(endpoint: Endpoint, name: str) -> Fingerprint:

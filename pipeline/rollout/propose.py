@@ -109,8 +109,7 @@ def on_hold(health: Health, iteration: str, accepted: str) -> str:
         return ""
     return (
         f"The training is on {health.verdict}: {health.why}. Look at its plots and completions; to roll the candidate "
-        f"out all the same, set rollout.accept_hold to {iteration!r} in the recipe, which starts no other iteration, "
-        f'and run: dagster job launch -j preference_tuning -o canary --tags \'{{"iteration": "{iteration}"}}\''
+        f"out all the same, set rollout.accept_hold to {iteration!r} in the recipe, as the command of pt status does."
     )
 
 
@@ -142,3 +141,13 @@ def _in_the_way(state: RolloutState, now: float) -> str:
         until = datetime.fromtimestamp(state.warm_until, UTC)
         return f"the champion before {state.rollout} stays loaded as the way back until {until:%Y-%m-%d %H:%M} UTC"
     return ""
+
+
+def in_training_way(state: RolloutState) -> str:
+    """Why no candidate is trained during this rollout: it would wait for its end, and be dropped with the champion that
+    it was compared with. "" without one, and where it waits for a person and makes way for a newer candidate."""
+    waits_for_person = state.phase is Phase.HELD or state.waits_for_approval
+    if not state.active or (waits_for_person and state.supersedable):
+        return ""
+    where = f"is {state.phase} at {state.canary_weight}%{f': {state.reason}' if state.reason else ''}"
+    return f"rollout {state.rollout} of version {state.opened.version.version} {where}"

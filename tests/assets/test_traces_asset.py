@@ -9,7 +9,9 @@ import dagster as dg
 import pytest
 
 from assets.graph import ASSETS
+from assets.records import conclude
 from assets.resources import Deployment, records
+from pipeline.core import layout
 from pipeline.core.storage import ModelRef, Store
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.policy import policy_of
@@ -17,6 +19,7 @@ from pipeline.rollout.record import ModelVersion, Phase, Proposal, RolloutEvent,
 from pipeline.traces.lake import local_lake
 from pipeline.traces.materialize import read
 from tests.loop import EMBEDDED, ROOT, instance
+from tests.opened import open_rollout
 from tests.pipeline.traces.conftest import observation, write
 
 NAME = "arithmetic"
@@ -181,3 +184,31 @@ def test_a_gate_without_references_ends_before_labels(tmp_path: Path, dagster_in
     assert not failed.success and not place.iterations()
     error_text = str(failed.failure_data_for_node("traces"))
     assert "The suite production can be frozen from no row (without a reference: 5)" in error_text
+
+
+@pytest.mark.slow
+def test_an_open_rollout_comes_before_an_iteration(tmp_path: Path, dagster_instance: dg.DagsterInstance) -> None:
+    place = Place(tmp_path, dagster_instance, "rollout.drive_for_s=0")
+    write(place.export, day_file(5), [observation(n) for n in range(1, 6)])
+    rollout = open_rollout(place.settings, tmp_path, 1000.0)
+    stopped = place.run(*(each.key.to_user_string() for each in ASSETS))
+    assert stopped.success and not stopped.get_asset_materialization_events() and not place.iterations()
+    text = f"No iteration is begun while a rollout is open: rollout {rollout} of version 7 is gated at 0%"
+    assert text in place.said(stopped)
+    assert place.run("traces").success and len(place.iterations()) == 1, "labels may be made meanwhile"
+
+
+@pytest.mark.slow
+def test_a_registered_candidate_comes_before_newer_traces(tmp_path: Path, dagster_instance: dg.DagsterInstance) -> None:
+    place = Place(tmp_path, dagster_instance)
+    write(place.export, day_file(5), [observation(1)])
+    assert place.run().success
+    first = place.settings.latest()
+    version = ModelVersion(name=NAME, version=1, run_id="r", model=SECOND, adapter=SECOND, iteration=first.id)
+    place.store.write(first.path(layout.MODEL_VERSION), version)
+    write(place.export, day_file(6), [observation(2, start_time=at(6))])
+    again = place.run()
+    assert again.asset_materializations_for_node("traces") and place.settings.latest() == first
+    assert f"goes on with iteration {first.id}" in place.said(again)
+    conclude(place.store, first, "refused", "it lost")
+    assert place.run().success and place.settings.latest() != first

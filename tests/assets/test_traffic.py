@@ -30,13 +30,10 @@ def test_the_embedded_router_is_the_gateway(settings: Deployment) -> None:
     assert gateway_settings(settings).model_name == "arithmetic"
 
 
-def test_where_no_gateway_runs_it_says_who_starts_one(settings: Deployment, tmp_path: Path) -> None:
+def test_where_no_gateway_runs_it_says_so(settings: Deployment) -> None:
     lines: list[str] = []
     begin_rollout(settings, lines.append)
-    own = [*settings.overrides, f'traces.source={{"kind":"otel","uri":"{tmp_path}"}}']
-    begin_rollout(Deployment(recipe_path=settings.recipe_path, overrides=own), lines.append)
-    assert ["starts one" in line for line in lines] == [True, False]
-    assert "start it with pt serve" in lines[1]
+    assert lines[0].startswith("No gateway runs")
 
 
 def test_slots_are_wanted_for_champion_and_candidate(settings: Deployment, tmp_path: Path) -> None:

@@ -139,6 +139,7 @@ def test_ctrl_c_cancels_the_run_and_ends_its_processes(clone: Clone):
     run, output = clone.last_run(), clone.output
     os.killpg(launch.pid, signal.SIGINT)  # as a terminal does: to the command and to its code server
     assert launch.wait(timeout=DEADLINE_S) == 130, output.read_text()
+    assert output.read_text().splitlines()[-1].split(maxsplit=1)[1].startswith("dagster job launch -j toy --tags ")
     assert clone.status_of(run) is dg.DagsterRunStatus.CANCELED
     wait_for(lambda: not any(map(is_alive, pids)))  # SIGKILL takes effect a moment later
 
@@ -214,4 +215,10 @@ def test_when_everything_was_killed_the_same_command_completes(clone: Clone):
     clone.beat(age_s=3600)
     assert launch.wait(timeout=DEADLINE_S) == 0, output.read_text()
     assert "launched without it" in output.read_text()
+    outcome, page, command = (line.split(maxsplit=1) for line in output.read_text().splitlines()[-3:])
+    assert outcome[0] == "outcome" and outcome[1].startswith("SUCCESS in ")
+    assert (page, command) == (
+        ["page", "none: there is no iteration yet"],
+        ["next", "dagster job launch -j preference_tuning"],
+    )
     assert clone.last_run().is_success

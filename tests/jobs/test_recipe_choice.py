@@ -1,13 +1,15 @@
 """The recipe that a command works on: said in the same words to each of them."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
 
 from assets.environment import EMBEDDED
 from jobs import cluster, recipe, validate
-from jobs.recipe_choice import recipe_choice
+from jobs.recipe_choice import recipe_choice, typed
+from pipeline.recipe import split_overrides
 
 READERS = {
     "validate": (validate.parser, []),
@@ -41,3 +43,19 @@ def test_the_recipe_that_is_shown_is_the_one_asked_for(capsys: pytest.CaptureFix
     assert (shown["name"], shown["training"]["seed"]) == ("own", 3)
     assert recipe.main(["show", own, "--override", "training.sede=3"]) == 2
     assert "training.sede: there is no such field" in capsys.readouterr().err
+
+
+def test_a_command_is_pasted_with_recipe_and_overrides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("RECIPE", "OVERRIDES"):
+        monkeypatch.delenv(f"PREFERENCE_TUNING_{name}", raising=False)
+    assert typed("pt status") == "pt status"
+    overrides = ["base_model.uri=/models/my model", "traces.source={kind: otel, uri: it's}"]
+    monkeypatch.setenv("PREFERENCE_TUNING_RECIPE", "my own.yaml")
+    monkeypatch.setenv("PREFERENCE_TUNING_OVERRIDES", shlex.join(overrides))
+    recipe_word, words, *command = shlex.split(typed("pt status"))
+    assert (recipe_word, command) == ("PREFERENCE_TUNING_RECIPE=my own.yaml", ["pt", "status"])
+    assert split_overrides(words.partition("=")[2]) == overrides
+    (tmp_path / "recipe.yaml").touch()
+    monkeypatch.setenv("PREFERENCE_TUNING_RECIPE", "recipe.yaml")
+    assert typed("pt status").startswith("PREFERENCE_TUNING_OVERRIDES="), "what a command takes by itself is not named"

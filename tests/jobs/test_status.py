@@ -19,7 +19,7 @@ from pipeline.recipe import load, split_overrides
 from pipeline.training.journal import TrainingJournal
 from pipeline.training.result import Health, HealthFinding
 from tests.assets.laid import EMBEDDED, Laid
-from tests.pipeline.rollout.conftest import NAME
+from tests.pipeline.rollout.conftest import NAME, version_of
 
 
 @pytest.fixture
@@ -67,13 +67,16 @@ def test_a_run_is_shown_with_its_stage_and_step_until_a_kill(laid: Laid, worker,
     assert (
         "in progress at stage reward_model, step 7" in text
         and "traces 80 of 100 rows admitted" in text
-        and "next nothing: the run goes on" in text
+        and "pt status says how far the run is, which goes on by itself" in text
     )
     assert WorkerFiles(WORKERS).at_work(laid.store.root / "other") == []
     worker.kill()
     worker.wait()
     code, text = screen(capsys)
-    assert code == 0 and "run none is at work" in text and "goes on where it stands" in text
+    assert code == 0 and "run none is at work" in text
+    assert typed(laid)[0].purpose.endswith("over newer traces, another champion or recipe it begins another")
+    laid.store.write(iteration.path(layout.MODEL_VERSION), version_of("a", 1, iteration))
+    assert typed(laid)[0].purpose == "goes on where it stands"
 
 
 def test_a_promotion_is_shown_with_figures(laid: Laid, capsys) -> None:
@@ -176,10 +179,14 @@ def test_a_hold_names_its_iteration_to_who_accepts_it(laid: Laid, capsys) -> Non
     assert "health HOLD; HOLD at step 7: KL of 0.3" in screen(capsys)[1]
 
 
-def test_a_rollout_is_told_from_its_begin_to_its_end(laid: Laid, capsys) -> None:
+def test_a_rollout_is_told_from_its_begin_to_its_end(laid: Laid, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     laid.roll_out(until="observing")
     assert typed(laid)[0].command.endswith(" dagster job launch -j canary_rollout")
     assert "in rollout" in screen(capsys)[1]
+    own = [*chosen().overrides, "traces.source={kind: otel, uri: spans}"]
+    with monkeypatch.context() as patch:
+        patch.setenv("PREFERENCE_TUNING_OVERRIDES", shlex.join(own))
+        assert typed(laid)[0].command.endswith(" pt serve") and typed(laid)[1] == own
     laid.world.metrics.spoil = lambda look: None
     laid.world.tick_until("held")
     assert typed(laid)[0].command.endswith(" pt rollout status")
@@ -187,7 +194,7 @@ def test_a_rollout_is_told_from_its_begin_to_its_end(laid: Laid, capsys) -> None
 
 def test_a_candidate_that_was_rolled_back_is_not_promoted(laid: Laid, capsys) -> None:
     laid.roll_out(until="rolled_back")
-    assert typed(laid)[0].purpose == "looks for newer traces"
+    assert typed(laid)[0].purpose.startswith("trains again, with another seed; the same launch without it looks for")
     text = screen(capsys)[1]
     assert "ago, rolled back: " in text and "champion the recipe's base model" in text
 

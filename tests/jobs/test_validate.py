@@ -1,5 +1,6 @@
 """The command that checks a deployment: what it says of a good one, and of each thing that is wrong."""
 
+import gzip
 import hashlib
 import json
 from pathlib import Path
@@ -44,7 +45,7 @@ def test_a_good_deployment_is_described(places: dict[str, Path], capsys: pytest.
     code, fine, wrong = check(places, capsys, "training.grpo.max_completion_tokens=64")
     text = "\n".join(fine)
     assert (code, wrong) == (0, [])
-    assert "own.yaml resolves: own, digest" in text
+    assert "own.yaml resolves: own, digest" in text and "\ntraces.source: 640 rows of calls in 4 files" in text
     assert "rollout: 9.0 days at least\nrollout at 5%: 1,808 graded canary answers; an equal canary passes 80%" in text
     assert not places["data"].exists()  # nothing is written
 
@@ -55,6 +56,27 @@ def test_a_source_of_another_kind_is_a_warning(places: dict[str, Path], capsys: 
     said = next(line for line in fine if line.startswith("traces.source: "))
     assert (code, wrong) == (0, [])
     assert said.startswith(f"traces.source: warning: {places['export']} looks like langfuse_export (")
+
+
+def test_each_broken_file_is_named_with_what_is_lost(
+    places: dict[str, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    days = sorted((write_langfuse_export(tmp_path / "export") / "observations_v2").iterdir())
+    days[0].write_bytes(days[0].read_bytes()[:-20])
+    days[1].write_bytes(b"")
+    packed = gzip.compress(days[2].read_bytes())
+    days[2].rename(days[2].with_suffix(".jsonl.gz")).write_bytes(packed[: len(packed) // 2])
+    source = f"traces.source={{kind: langfuse_export, uri: '{tmp_path / 'export'}'}}"
+    code, fine, wrong = check(places, capsys, "training.grpo.max_completion_tokens=64", source)
+    said = [line.removeprefix("traces.source: ") for line in fine if line.startswith("traces.source: ")]
+    assert (code, wrong, len(said)) == (0, [], 4)
+    assert (
+        said[0]
+        == f"warning: observations_v2/{days[0].name}: Input data was truncated, row 128 and what follows it is lost"
+    )
+    assert said[1] == f"warning: observations_v2/{days[1].name}: it is empty"
+    assert said[2].startswith(f"warning: observations_v2/{days[2].name}.gz: the gzip breaks off, row ")
+    assert said[3] == f"{128 + int(said[2].split('row ')[1].split()[0]) + 101} rows of calls in 4 files"
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,8 @@ def test_status_as_json_is_one_object(settings: Deployment, held: str, capsys) -
 @pytest.mark.slow
 def test_abort_moves_the_traffic_and_says_so(settings: Deployment, held: str, capsys) -> None:
     assert main(["abort", "--reason", "it cannot be graded"]) == 0
-    assert "is aborted, with 0% on the canary" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "is aborted, with 0% on the canary" in out and out.endswith(" dagster job launch -j preference_tuning\n")
     assert (state(settings).phase, weight(settings)) == (Phase.ABORTED, 0)
     assert not state(settings).past.quarantined
     account = pwd.getpwuid(os.getuid()).pw_name
