@@ -15,7 +15,7 @@ from pipeline.recipe.serving import EndpointServing, VllmServing
 from pipeline.training.account import device_hours
 from pipeline.views.rollout import RolloutFigures
 
-DEVICE_PRICE = "compute.accelerator.usd_per_hour is not in the recipe"
+DEVICE_PRICE = "compute.accelerator has no price of the devices that it ran on"
 JUDGE_PRICE = "the judge's price is not in the recipe"
 ANSWER_PRICE = "evaluation.price is not in the recipe"
 SLOT_PRICE = "rollout.slot_usd_per_hour is not in the recipe"
@@ -69,16 +69,18 @@ class Bill(NamedTuple):
         return Range(low=self.usd.low * 0.01 / gain, high=self.usd.high * 0.01 / gain)
 
 
-def device_price(recipe: Recipe) -> Range | None:
-    """USD an hour of one device; None where the recipe does not name it."""
-    compute = recipe.compute
+def device_price(recipe: Recipe, of: IterationRecords) -> Range | None:
+    """USD an hour of one device; None where the recipe does not name it, or the training had none."""
+    compute, trained = recipe.compute, of.trained if of.account is None and recipe.training.engine == "trl" else None
+    if trained is not None and compute.accelerator.name != "CPU" and not any("mfu" in row for row in trained.metrics):
+        return None  # on a CPU TRL's steps have no MFU
     named = "accelerator" in compute.model_fields_set and "usd_per_hour" in compute.accelerator.model_fields_set
     return prices(compute) if named else None
 
 
 def cost_lines(of: IterationRecords, recipe: Recipe, rollout: RolloutFigures | None) -> Iterator[CostLine]:
     """Every item that this iteration has cost so far, in the order of a run. `rollout`: None where there was none."""
-    device, judge = device_price(recipe), recipe.rewards.judge
+    device, judge = device_price(recipe, of), recipe.rewards.judge
     if of.labels is not None:
         yield _judge("judges of labels", of.labels.tokens, of.labels.usd, judge)
     if of.reward_model is not None and of.reward_model.model is not None:

@@ -76,7 +76,7 @@ def gate_verdict(context: dg.AssetExecutionContext, deployment: Deployment, eval
     iteration = deployment.iteration(eval_report.iteration)
     refuse_blocked(deployment, iteration)
     verdict: GateVerdict = decide(deployment.work(iteration, context.log.info), eval_report)
-    context.log.info(f"verdict {verdict.verdict}: {'; '.join(verdict.reasons)}")
+    context.log.info(f"verdict {verdict.sentence}")
     yield output(
         verdict,
         [verdict.verdict, verdict.candidate.digest, verdict.report_digest, verdict.bundle_digest],
@@ -85,5 +85,4 @@ def gate_verdict(context: dg.AssetExecutionContext, deployment: Deployment, eval
             "reasons": dg.MetadataValue.md("\n".join(f"- {literal(reason)}" for reason in verdict.reasons)),
         },
     )
-    said = f"{verdict.verdict}: {'; '.join(verdict.reasons)}"
-    yield warning("candidate_is_better", verdict.verdict is Verdict.PASS, said)
+    yield warning("candidate_is_better", verdict.verdict is Verdict.PASS, verdict.sentence)

@@ -16,6 +16,7 @@ from assets.sentences import stage_sentences
 from evals.records import ConfidenceInterval, EvalReport
 from pipeline.core.storage import Record, Store
 from pipeline.recipe import Recipe
+from pipeline.recipe.sources import DemoSource
 from pipeline.rollout.fold import fold
 from pipeline.rollout.record import Phase, RolloutEvent, read_events
 from pipeline.traces.records import UNKNOWN_DAY
@@ -48,8 +49,8 @@ class IterationView(Record):
     """A count or share of a stage that has not ended is None."""
 
     iteration: str
-    number: int | None = None
-    """Champions before it; None where its `traces` record is gone."""
+    number: int = 0
+    """Its place among the model's iterations, from 1 on; 0 is unknown."""
     begun_at: float = 0.0
     state: State
     stage: str = ""
@@ -82,22 +83,18 @@ class IterationView(Record):
         return Bill(self.costs)
 
     @property
+    def title(self) -> str:
+        return f"{self.number} ({self.iteration})" if self.number else self.iteration
+
+    @property
     def row(self) -> tuple[str, ...]:
         """Its cells below HEAD."""
-        quality, bill = self.quality, self.bill
-        return (
-            self.iteration,
-            self.state,
-            "" if self.kept is None else f"{self.kept:.0%}",
-            "" if self.coverage is None else f"{self.coverage:.0%}",
-            self.method,
-            "" if quality is None else f"{quality.champion.value:.1%}",
-            "" if quality is None else f"{quality.candidate.value:.1%}",
-            "" if quality is None else f"{100 * quality.difference.value:+.1f}",
-            self.verdict,
-            bill.dollars if self.costs else "",
-            bill.hours if self.costs else "",
-        )
+        kept, labels = ("" if share is None else f"{share:.0%}" for share in (self.kept, self.coverage))
+        quality, spent = ("", "", ""), (self.bill.dollars, self.bill.hours) if self.costs else ("", "")
+        if (each := self.quality) is not None:
+            gain = f"{100 * each.difference.value:+.1f}"
+            quality = (f"{each.champion.value:.1%}", f"{each.candidate.value:.1%}", gain)
+        return (self.title, self.state, kept, labels, self.method, *quality, self.verdict, *spent)
 
 
 class KeyFigure(NamedTuple):
@@ -138,7 +135,7 @@ class Kpi(Record):
         for each in self.iterations:
             arms = (each.quality.champion, each.quality.candidate) if each.quality else (None, None)
             champion, candidate = (None if arm is None else (arm.value, arm.low, arm.high) for arm in arms)
-            bars.append(IterationBar(each.iteration[:6], champion, candidate, each.bill.device_hours))
+            bars.append(IterationBar(str(each.number), champion, candidate, each.bill.device_hours))
         return bars
 
     def sums(self) -> Iterator[KeyFigure]:
@@ -172,7 +169,7 @@ def read_kpi(store: Store, recipe: Recipe) -> Kpi:
     past = fold(events).past
     every = [IterationRecords(store, id) for id in iteration_ids(store)]
     own = [each for each in every if each.traces is None or each.traces.iteration.model_name == model]
-    iterations = tuple(_view(each, rollouts.get(each.id), recipe) for each in own)
+    iterations = tuple(_view(n, each, rollouts.get(each.id), recipe) for n, each in enumerate(own, start=1))
     promoted = [each for each in iterations if each.state == "promoted"]
     gains = [each.quality.difference.value for each in promoted if each.quality is not None]
     waits = [each.trace_to_promotion_s for each in promoted if each.trace_to_promotion_s is not None]
@@ -193,14 +190,14 @@ def read_kpi(store: Store, recipe: Recipe) -> Kpi:
     )
 
 
-def _view(of: IterationRecords, rollout: RolloutFigures | None, recipe: Recipe) -> IterationView:
+def _view(number: int, of: IterationRecords, rollout: RolloutFigures | None, recipe: Recipe) -> IterationView:
     state, detail = _ending(of, rollout)
-    traces, labels = of.traces, of.labels
-    days = [day.day for day in traces.days if day.day != UNKNOWN_DAY and day.admitted] if traces else []
-    last_day, missing = max(days, default=""), of.missing
+    traces, labels, missing = of.traces, of.labels, of.missing
+    known = () if traces is None or isinstance(recipe.traces.source, DemoSource) else traces.days  # which are no dates
+    last_day = max((day.day for day in known if day.day != UNKNOWN_DAY and day.admitted), default="")
     return IterationView(
         iteration=of.id,
-        number=traces.iteration.number if traces else None,
+        number=number,
         begun_at=of.begun_at,
         state=state,
         stage=(missing[0] if missing else "canary") if state in ("in progress", "unfinished") else "",
@@ -225,13 +222,9 @@ def suite_quality(report: EvalReport) -> SuiteQuality | None:
     measured = report.target()
     if (compared := measured.comparison) is None:
         return None
-    gain = compared.difference
-    return SuiteQuality(
-        suite=measured.suite,
-        champion=compared.champion,
-        candidate=compared.candidate,
-        difference=ConfidenceInterval(value=gain.value, low=gain.low, high=gain.high),
-    )
+    gain, arms = compared.difference, {"champion": compared.champion, "candidate": compared.candidate}
+    difference = ConfidenceInterval(value=gain.value, low=gain.low, high=gain.high)
+    return SuiteQuality(suite=measured.suite, difference=difference, **arms)
 
 
 def _ending(of: IterationRecords, rollout: RolloutFigures | None) -> tuple[State, str]:

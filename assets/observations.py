@@ -12,7 +12,9 @@ from assets.metadata import VERSION_TAG, picture, table
 from assets.records import Ending, conclude
 from assets.report import write_report
 from assets.resources import Deployment
+from assets.rollout import read_status
 from pipeline.core.iteration import Iteration
+from pipeline.core.storage import digest_json
 from pipeline.governance.erasure import blocked_iteration
 from pipeline.recipe import Automation
 from pipeline.registry.runs import version_page
@@ -50,8 +52,16 @@ def show_figures(context: dg.OpExecutionContext | dg.AssetExecutionContext, depl
         context.log.warning(f"The key figures are not shown: {error!r}. pt report {id} makes the page.")
 
 
-def rollout_observation(canary: dg.AssetKey, report: RolloutStatus) -> dg.AssetObservation:
-    """One look: the figures that Dagster draws over time."""
+def tell_of_rollout(context: dg.OpExecutionContext, deployment: Deployment) -> None:
+    """Where the rollout is now, after a look or a decision."""
+    report = read_status(deployment)
+    if (proposal := report.state.proposal) is not None:  # with the version of the asset's own output
+        tags = {VERSION_TAG: digest_json([report.state.rollout, proposal.version.model.digest])}
+        context.log_event(dg.AssetMaterialization(deployment.key("canary"), None, rollout_metadata(report), tags=tags))
+
+
+def rollout_metadata(report: RolloutStatus) -> dict[str, Any]:
+    """Where it is, and the figures that Dagster draws over time."""
     state, watch = report.state, report.state.watch
     figures: dict[str, float] = {"canary weight in percent": report.weight, "looks": watch.looks}
     for name, arm in (("champion", watch.evidence.champion), ("canary", watch.evidence.canary)):
@@ -59,9 +69,7 @@ def rollout_observation(canary: dg.AssetKey, report: RolloutStatus) -> dg.AssetO
         shares = {"right": arm.quality, "errors": arm.errors, "slow": arm.slow}
         figures |= {f"{name} {what} in percent": round(100 * s.share, 2) for what, s in shares.items() if s.trials}
     shown: dict[str, Any] = {"phase": str(state.phase), "why": state.reason, "waits for": report.waits_for}
-    shown |= {name: dg.MetadataValue.float(float(value)) for name, value in figures.items()}
-    tags = {"rollout": state.rollout, "phase": str(state.phase)} if state.rollout else {}
-    return dg.AssetObservation(canary, metadata=shown, tags=tags)
+    return shown | {name: dg.MetadataValue.float(float(value)) for name, value in figures.items()}
 
 
 def kpi_asset() -> dg.AssetSpec:
@@ -78,8 +86,10 @@ def kpi_asset() -> dg.AssetSpec:
 
 def kpi_observation(key: dg.AssetKey, kpi: Kpi, page: str) -> dg.AssetObservation:
     """`page`: where the newest page lies."""
+    wide = (HEAD, *(each.row for each in reversed(kpi.iterations)))
+    head, *rows = ((*row[:2], *row[7:9]) for row in wide)  # as many columns as the page has room for
     shown: dict[str, dg.MetadataValue] = {
-        "iterations": table(HEAD, [each.row for each in reversed(kpi.iterations)]),
+        "iterations": table(head, rows),
         "quality and cost": picture(quality_and_cost(kpi.bars()), "Quality and cost"),
         "page": dg.MetadataValue.path(page),
         "not in the cost": dg.MetadataValue.text("; ".join(kpi.bill.unknown) or "nothing"),

@@ -82,7 +82,7 @@ def last_metrics(trained: TrainingResult, account: Ledger | None, measured: Eval
         "goodput/share": goodput.share,
         "goodput/total_s": goodput.total_s,
         "goodput/productive_s": goodput.productive_s,
-        **{f"badput/{cause}_s": seconds for cause, seconds in goodput.badput_s.items()},
+        **{f"goodput/badput_{cause}_s": seconds for cause, seconds in goodput.badput_s.items()},
         **{f"typical/{name}": value for name, value in typical(trained.metrics).items()},
     }
     if account is not None:

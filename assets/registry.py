@@ -6,11 +6,11 @@ import dagster as dg
 
 from assets.loop_asset import loop_asset
 from assets.metadata import output
-from assets.observations import end, refuse_blocked
+from assets.observations import end, refuse_blocked, rollout_metadata
 from assets.on_record import MLFLOW_RUN_TAG, on_record, run_links
 from assets.records import CHECKPOINT
 from assets.resources import Deployment
-from assets.rollout import begin_rollout, is_gradable, is_rated
+from assets.rollout import begin_rollout, is_gradable, is_rated, read_status
 from evals.gate import GateVerdict
 from pipeline.core import layout
 from pipeline.registry.runs import version_page
@@ -98,4 +98,4 @@ def canary(
         return
     state = begin_rollout(deployment, log)
     end(context, deployment, iteration, "rollout", f"version {model_version.version}, see the rollout")
-    yield output(state, [state.rollout, model_version.model.digest], {"why": state.reason})
+    yield output(state, [state.rollout, model_version.model.digest], rollout_metadata(read_status(deployment)))

@@ -56,7 +56,7 @@ def report_page(store: Store, recipe: Recipe, id: str, folder: Path, now: float)
 
     files = [(asset, each.name, store.path(layout.iteration(id, each.name))) for asset, each in RECORDS.items()]
     lineage = [(asset, link(name, id, name), digest_file(path)[:12]) for asset, name, path in files if path.is_file()]
-    rows = [(link(each.iteration, each.iteration, layout.PAGE), *each.row[1:]) for each in reversed(kpi.iterations)]
+    rows = [(link(each.title, each.iteration, layout.PAGE), *each.row[1:]) for each in reversed(kpi.iterations)]
     return template().render(
         now=moment(now),
         title=f"{recipe.base_model.name}: iteration {id}",
@@ -113,7 +113,8 @@ def _chapters(of: IterationRecords, one: IterationView, events: Sequence[Rollout
         scores = figure("Scores and paired differences with intervals", reports.picture(of.report))
         gated = Markup(reports.to_html(reports.table(of.report)))  # which escapes
         details = Markup("<details><summary>Every gated metric</summary>{}</details>").format(gated)
-        yield Chapter(f"Evaluation{f': {of.verdict.verdict}' if of.verdict else ''}", (), [scores, details])
+        verdict, reasons = (f": {of.verdict.verdict}", of.verdict.reasons) if of.verdict else ("", ())
+        yield Chapter(f"Evaluation{verdict}", reasons, [scores, details])
     yield from rollout_chapters(of.id, events)
     if one.costs:
         yield Chapter("Cost", (), [_bill(one.bill)])

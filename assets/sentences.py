@@ -31,6 +31,6 @@ def stage_sentences(of: IterationRecords) -> Iterator[tuple[str, str]]:
     if of.report is not None:
         yield from suite_sentences(of.report)
     if of.verdict is not None:
-        yield "verdict", f"{of.verdict.verdict}: {'; '.join(of.verdict.reasons)}"
+        yield "verdict", of.verdict.sentence
     if of.version is not None:
         yield "registered", f"{of.version.name} version {of.version.version} (MLflow run {of.version.run_id})"

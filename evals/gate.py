@@ -21,7 +21,7 @@
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 
 from evals.comparison import MIN_CLUSTERS, MIN_ITEMS, level_problems
@@ -34,6 +34,7 @@ from pipeline.rollout.record import JudgedCandidate
 
 GUARD_POWER = 0.8
 """Of all guards together: the chance that a candidate without any harm passes them."""
+HELD = (": guard held: ", ": no harm shown: ")
 
 
 class Verdict(StrEnum):
@@ -57,6 +58,13 @@ class GateVerdict(Record):
     @property
     def judged(self) -> JudgedCandidate:
         return JudgedCandidate(str(self.verdict), self.candidate.digest, self.bundle_digest, self.reasons)
+
+    @property
+    def sentence(self) -> str:
+        """The verdict and what decided it; guards that held are counted."""
+        deciding = [why for why in self.reasons if not any(held in why for held in HELD)]
+        held = len(self.reasons) - len(deciding)
+        return f"{self.verdict}: {'; '.join([*deciding, *([f'{held} guards held'] if held else [])])}"
 
 
 Finding = tuple[Verdict, str]
@@ -172,10 +180,17 @@ def _shown(name: str, what: str, tests: Sequence[bool], numbers: str) -> tuple[V
     return Verdict.FAIL, f"{name}: {what} not shown: {numbers}"
 
 
+def _bounds(by_t: float, by_bootstrap: float, tests: Sequence[bool], worse: Callable[[float, float], float]) -> str:
+    """The worse of both where their tests agree; else both."""
+    if all(tests) or not any(tests):
+        return f"{worse(by_t, by_bootstrap):+.4f}"
+    return f"{by_t:+.4f} (t) and {by_bootstrap:+.4f} (bootstrap)"
+
+
 def _improvement(name: str, comparison: Comparison, alpha: float) -> tuple[Verdict, str]:
     gain = comparison.difference
     tests = [gain.lower > 0, gain.bootstrap_lower > 0]
-    numbers = f"accuracy {gain.value:+.4f}, at least {gain.lower:+.4f} (t) and {gain.bootstrap_lower:+.4f} (bootstrap)"
+    numbers = f"accuracy {gain.value:+.4f}, at least {_bounds(gain.lower, gain.bootstrap_lower, tests, min)}"
     if comparison.mcnemar_p is not None:
         tests.append(comparison.mcnemar_p < alpha)
         numbers += f", McNemar p {comparison.mcnemar_p:.3g}"
@@ -184,11 +199,10 @@ def _improvement(name: str, comparison: Comparison, alpha: float) -> tuple[Verdi
 
 def _preferred(name: str, rate: WinRate) -> tuple[Verdict, str]:
     gain = rate.controlled
-    numbers = (
-        f"{0.5 + gain.value:.4f} at equal lengths, at least {0.5 + gain.lower:.4f} (t) and "
-        f"{0.5 + gain.bootstrap_lower:.4f} (bootstrap), {0.5 + rate.raw.value:.4f} as judged"
-    )
-    return _shown(name, "preference", [gain.lower > 0, gain.bootstrap_lower > 0], numbers)
+    tests = [gain.lower > 0, gain.bootstrap_lower > 0]
+    least = _bounds(0.5 + gain.lower, 0.5 + gain.bootstrap_lower, tests, min)
+    numbers = f"{0.5 + gain.value:.4f} at equal lengths, at least {least}, {0.5 + rate.raw.value:.4f} as judged"
+    return _shown(name, "preference", tests, numbers)
 
 
 def _non_inferiority(name: str, guard: Guard, section: Evaluation, power: float) -> tuple[Verdict, str]:
@@ -196,10 +210,8 @@ def _non_inferiority(name: str, guard: Guard, section: Evaluation, power: float)
     rise, margin = guard.difference, guard.margin
     safe = (rise.upper < margin, rise.bootstrap_upper < margin)
     harmful = min(rise.lower, rise.bootstrap_lower) > margin
-    numbers = (
-        f"{guard.name} {rise.value:+.4f}, at most {rise.upper:+.4f} (t) and {rise.bootstrap_upper:+.4f} (bootstrap), "
-        f"margin {margin:.4g}"
-    )
+    most = _bounds(rise.upper, rise.bootstrap_upper, safe, max)
+    numbers = f"{guard.name} {rise.value:+.4f}, at most {most}, margin {margin:.4g}"
     half = rise.upper - rise.value
     powered = half * (1 - normal_quantile(power) / normal_quantile(section.alpha)) <= margin
     if guard.rule == "harm":

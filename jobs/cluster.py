@@ -162,7 +162,3 @@ def _report(title: str, findings: Sequence[Violation]) -> str:
         lines += [f"    {found.where}: {found.problem}" for found in same]
         lines += [f"      why: {same[0].reason}", f"      fix: {same[0].fix}"]
     return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -4,8 +4,10 @@ It checks the recipe first, and a run that cannot go well is cancelled with the 
 """
 
 import fcntl
+import logging
 import re
 import shlex
+import shutil
 import signal
 import sys
 import time
@@ -183,7 +185,7 @@ class RunFollower:
         if run.status is dg.DagsterRunStatus.CANCELED and self.signals:
             code, again = 128 + self.signals[0], typed_command()
         elif code:
-            for step, error in self.lines.failed.items() or [("run", self.lines.reason)]:
+            for step, error in self.lines.untold.items() if self.lines.failed else [("run", self.lines.reason)]:
                 self.lines.write(step, error)
             if self.launcher.workers.find(run.run_id):
                 self.lines.write("run", f"output of its worker: {self.launcher.output(run.run_id)}")
@@ -191,7 +193,8 @@ class RunFollower:
             failed = [step for step in self.lines.failed if step in (run.step_keys_to_execute or [])]
             selects = not failed or {"-o", "--op-selection"} & {*sys.argv}
             again = typed_command() if selects else typed_command("-o", f"{failed[0]}*")
-        ended = f"{run.status.value} in {self.ended - self.began:.0f} s (run {run.run_id})"
+        skipped = f"; skipped: {', '.join(self.lines.skipped)}" if self.lines.skipped else ""
+        ended = f"{run.status.value} in {self.ended - self.began:.0f} s (run {run.run_id}){skipped}"
         with suppress(BrokenPipeError):
             print(*after_launch(choice_tag(run.tags), ended, again), sep="\n", flush=True)
         return code
@@ -243,21 +246,31 @@ class RunFollower:
 
 
 class RunLines:
-    """Prints the events of one run. `failed`: the errors of the steps that have failed, as they were told."""
+    """Prints the events of one run. On a terminal a step leaves one line, with the last that it said; until then its
+    newest message is shown on a line that is refreshed. Elsewhere each message is a line."""
 
     def __init__(self, run: dg.DagsterRun):
         self.run = run
         self.failed: dict[str, str] = {}
+        """The errors of the steps that have failed; `untold`: those that no line has told."""
+        self.untold: dict[str, str] = {}
+        self.skipped: list[str] = []
         self.reason = ""
         self._width = max(map(len, ["run", *(run.step_keys_to_execute or [])]))
         self._step_began: dict[str, float] = {}
+        self._newest: dict[str, str] = {}
+        self._columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
 
-    def write(self, step: str, text: str, at: float | None = None) -> None:
-        """`at`: seconds since the epoch; now where it is not given."""
-        clock = time.strftime("%H:%M:%S", time.localtime(at))
+    def write(self, step: str, text: str, at: float | None = None, passing: bool = False) -> None:
+        """`at`: seconds since the epoch; now where it is not given. `passing`: a terminal's next line replaces it."""
+        clock, passing = time.strftime("%H:%M:%S", time.localtime(at)), passing and self._columns > 0
+        if passing:
+            self._newest[step] = text
         with suppress(BrokenPipeError):  # a reader that has gone, as in `| head`, does not end the run
-            for line in text.splitlines():
-                print(f"{clock}  {step:<{self._width}}  {line}", flush=True)
+            for line in text.splitlines()[: 1 if passing else None]:
+                shown = f"{clock}  {step:<{self._width}}  {line}"
+                shown = shown[: self._columns - 1] if passing else f"{shown}\n"
+                print("\r\x1b[K" * bool(self._columns), shown, sep="", end="", flush=True)
 
     def take(self, entry: dg.EventLogEntry) -> None:
         """Print an entry of the run's log, if it is for people."""
@@ -265,8 +278,8 @@ class RunLines:
         if event is not None:
             for line in self._lines(event, step, entry.timestamp):
                 self.write(step, line, entry.timestamp)
-        elif not entry.user_message.startswith("Dependencies for step"):  # the failure above it says it all
-            self.write(step, entry.user_message, entry.timestamp)
+        elif not entry.user_message.startswith(("Dependencies for step", "Skipping step")):  # other lines say it all
+            self.write(step, entry.user_message, entry.timestamp, passing=entry.level == logging.INFO)
 
     def _lines(self, event: DagsterEvent, step: str, at: float) -> list[str]:
         took = at - self._step_began.get(step, at)
@@ -277,11 +290,12 @@ class RunLines:
                 return [f"{self.run.job_name} launched (run {self.run.run_id})"]
             case DagsterEventType.STEP_START | DagsterEventType.STEP_RESTARTED:
                 self._step_began[step] = at
-                return ["started"]
+                self.write(step, "started", at, passing=True)
             case DagsterEventType.STEP_SUCCESS:
-                return [f"done in {took:.1f} s"]
+                said = self._newest.pop(step, "started")
+                return [f"done in {took:.1f} s{'' if said == 'started' else f': {said}'}"]
             case DagsterEventType.STEP_SKIPPED:
-                return ["skipped"]
+                self.skipped.append(step)
             case DagsterEventType.STEP_UP_FOR_RETRY:
                 self.failed.pop(step, None)
                 return [f"failed after {took:.1f} s, will be retried: {brief(event.step_retry_data.error)}"]
@@ -303,6 +317,7 @@ class RunLines:
         if error is not None and error.cls_name == "DagsterExecutionInterruptedError":
             return f"interrupted after {took:.1f} s"
         self.failed.setdefault(step, brief(error))  # a crash has explained itself before
+        self.untold.pop(step, None)
         return f"FAILED after {took:.1f} s: {self.failed[step]}"
 
     def _engine(self, event: DagsterEvent, step: str) -> list[str]:
@@ -310,7 +325,7 @@ class RunLines:
         if isinstance(data, EngineEventData) and "pool" in data.metadata:
             return [event.message or ""]
         if isinstance(data, EngineEventData) and data.error:
-            self.failed[step] = f"{event.message} {brief(data.error)}"
+            self.failed[step] = self.untold[step] = f"{event.message} {brief(data.error)}"
         return []
 
 

@@ -5,6 +5,7 @@ import fcntl
 import shutil
 from pathlib import Path
 
+from dagster._cli.workspace.cli_target import get_workspace_from_cli_opts
 from dagster._core.storage.event_log.sqlite import sqlite_event_log
 from dagster._core.storage.runs.sqlite import sqlite_run_storage
 from dagster._core.storage.schedules.sqlite import sqlite_schedule_storage
@@ -16,6 +17,8 @@ from pipeline.places.disk import socket_faults
 
 for each in (sqlite_event_log, sqlite_run_storage, sqlite_schedule_storage):  # their own fails for % and ? in a path
     vars(each)["create_db_conn_string"] = lambda base, name: sqlite_url(Path(base, f"{name}.db").absolute())
+# A typed command's code server tells the terminal how it starts; its log level has no option.
+vars(get_workspace_from_cli_opts)["__wrapped__"].__defaults__ = (False, "WARNING")
 
 
 class WholeSqliteStorage(DagsterSqliteStorage):

@@ -258,7 +258,3 @@ HEAD = """# Formats
 What `pt import` and `pt validate` know, by the keys of a file's first 100 rows. A format of kind `rows`, `pairs` or
 `demonstrations` is a `preset` of that source. `pt import FILE` says what a format lacks, and what to do where no source
 reads it. `pt import --list` prints this page."""
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -40,7 +40,3 @@ def parser() -> argparse.ArgumentParser:
     check.add_argument("folder", type=Path, help="directory with config.json, weights and tokenizer")
     check.add_argument("--json", action="store_true", help="a list of findings instead of lines")
     return options
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -4,6 +4,7 @@
 import json
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -13,9 +14,9 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from assets.environment import CHOICE_TAG, DATA_ROOT_TAG, ONE_AT_A_TIME, Choice
 from assets.graph import ASSETS
 from assets.naming import LABELLING, LOOP, ROLLOUT
-from assets.observations import rollout_observation, show_figures, tell_of_champion
+from assets.observations import show_figures, tell_of_champion, tell_of_rollout
 from assets.resources import Deployment
-from assets.rollout import follow_rollout, read_status, rollout_ports
+from assets.rollout import follow_rollout, rollout_ports
 from jobs.rollout import exit_code, outcome_lines
 from pipeline.recipe import Recipe
 from pipeline.rollout.decision import RolloutDecision, decide
@@ -74,9 +75,7 @@ def loop_jobs(choice: Choice, recipe: Recipe | None) -> dict[str, UnresolvedAsse
 def advance_rollout(context: dg.OpExecutionContext, deployment: Deployment) -> None:
     """Tick the rollout: at most one transition at a time, from the record, safe to repeat."""
 
-    def looked() -> None:
-        context.log_event(rollout_observation(deployment.key("canary"), read_status(deployment)))
-
+    looked = partial(tell_of_rollout, context, deployment)
     state = follow_rollout(deployment, context.log.info, deployment.recipe().rollout.drive_for_s, looked)
     tell_of_champion(context, deployment)
     if state.proposal is not None:
@@ -108,6 +107,7 @@ def decide_rollout(context: dg.OpExecutionContext, deployment: Deployment) -> No
         done = decide(rollout_ports(deployment), decision, time.time())
     except ValueError as error:
         raise dg.Failure(str(error), allow_retries=False) from error
+    tell_of_rollout(context, deployment)
     tell_of_champion(context, deployment)
     text = "\n".join(outcome_lines(decision, done))
     if exit_code(decision, done):

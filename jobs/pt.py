@@ -1,8 +1,7 @@
 """`pt WORD ...`: what a person types about a deployment. Jobs are launched by `dagster job launch`.
 
-Each word belongs to a module with `parser()` and `main(arguments)`, which is imported when the word is typed;
-`python -m MODULE` is the same command without the working directory's `.env`. Exit codes: those of the word; 2 for a
-word that there is not; 130 on Ctrl-C; 141 when the reader has gone (`| head`).
+Each word belongs to a module with `parser()` and `main(arguments)`, which is imported when it is typed. Exit codes:
+those of the word; 2 for a word that there is not; 130 on Ctrl-C; 141 when the reader has gone (`| head`).
 """
 
 import argparse

@@ -47,7 +47,3 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("iteration", nargs="?", default="", help="its id; the newest one, unless it is given")
     options.add_argument("--out", type=Path, help="where to write the page; with the records, unless it is given")
     return options
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -146,7 +146,3 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--yes", action="store_true", help="remove without asking")
     options.add_argument("--no-launch", action="store_true", help="remove, and print the command to launch with")
     return options
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -44,7 +44,3 @@ def write_sample(settings: Deployment) -> str:
     if sheet is None:
         return f"Iteration {iteration.id} has no labels to review."
     return f"The sheet of {week} is {sheet}. {HOW}\n{section.judge.rubric if section.judge else DEFAULT_RUBRIC}"
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -132,7 +132,3 @@ def exit_code(decision: RolloutDecision, done: Tick) -> int:
     if done.refused:
         return REFUSED
     return FAILED if decision.action in TO_ZERO and done.state.phase is Phase.ROLLING_BACK else DONE
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -247,12 +247,12 @@ def _table(iterations: Sequence[IterationView]) -> Iterator[str]:
 
 
 def _iteration(newest: IterationView, now: float) -> str:
-    number = f"{newest.number + 1} ({newest.iteration})" if newest.number is not None else newest.iteration
     stage = f" at stage {newest.stage}" if newest.stage else ""
     step = f", step {newest.step}" if newest.step is not None else ""
     version = f" as version {newest.version}" if newest.state == "promoted" else ""
     why = f": {newest.detail}" if newest.detail and newest.state != "in rollout" else ""  # which has a line of its own
-    return f"{number}, begun {spell(max(0.0, now - newest.begun_at))} ago, {newest.state}{version}{stage}{step}{why}"
+    began = f"{newest.title}, begun {spell(max(0.0, now - newest.begun_at))} ago"
+    return f"{began}, {newest.state}{version}{stage}{step}{why}"
 
 
 def _champion(kpi: Kpi, now: float) -> str:

@@ -35,6 +35,10 @@ DATASET_DIGEST = 36
 """Characters of a digest that MLflow stores; the whole one is in the source."""
 
 
+PAGES = "?workflowType=machine_learning"
+"""After the address of an experiment or run: MLflow shows runs and models, not traces."""
+
+
 class MlflowAddresses(NamedTuple):
     """`registry`: "" where versions are with the runs. `experiment`: "" for the model's name."""
 
@@ -92,7 +96,7 @@ def open_run(
 
     identifying = {"iteration": iteration.id, STARTED: training_started(store, iteration), DIGEST: digest}
     wanted = {name: value for name, value in identifying.items() if value}
-    experiment = _experiment(client, addresses, store, iteration.model_name)
+    experiment = open_experiment(client, addresses, store, iteration.model_name)
 
     def ours(view: int = ViewType.ACTIVE_ONLY) -> list[Run]:
         by_start = ["attribute.start_time"]
@@ -102,7 +106,7 @@ def open_run(
     if not ours() and (deleted := ours(ViewType.DELETED_ONLY)):  # a version may be of it
         client.restore_run(deleted[0].info.run_id)
     elif not ours():
-        client.create_run(experiment, tags=wanted, run_name=f"{iteration.number}-{iteration.id}")
+        client.create_run(experiment, tags=wanted, run_name=iteration.id)
     run, *others = ours()
     for other in others:
         if all(other.data.tags.get(tag) == run.data.tags.get(tag) for tag in (STARTED, DIGEST)):
@@ -191,7 +195,7 @@ def experiment_of(client: MlflowClient, addresses: MlflowAddresses, model_name: 
     experiment = client.get_experiment_by_name(name)
     if experiment is None and addresses.remote:
         with allowed("RESOURCE_ALREADY_EXISTS"):  # another process, or this client, whose answer was lost, made it
-            client.create_experiment(name)
+            client.create_experiment(name, tags=_shown(model_name))
         experiment = client.get_experiment_by_name(name)
     if experiment is None:
         return None
@@ -201,7 +205,8 @@ def experiment_of(client: MlflowClient, addresses: MlflowAddresses, model_name: 
     return experiment.experiment_id
 
 
-def _experiment(client: MlflowClient, addresses: MlflowAddresses, store: Store, model_name: str) -> str:
+def open_experiment(client: MlflowClient, addresses: MlflowAddresses, store: Store, model_name: str) -> str:
+    """The id of the experiment, which is created if it is not there."""
     name = addresses.experiment or model_name
     if (there := experiment_of(client, addresses, model_name)) is not None:
         return there
@@ -212,12 +217,18 @@ def _experiment(client: MlflowClient, addresses: MlflowAddresses, store: Store, 
         )
     artifacts = store.path(layout.MLFLOW, name)
     artifacts.mkdir(parents=True, exist_ok=True)
-    return client.create_experiment(name, artifact_location=artifacts.as_uri())
+    return client.create_experiment(name, artifacts.as_uri(), _shown(model_name))
+
+
+def _shown(model_name: str) -> dict[str, str]:
+    """Of an experiment: without a kind MLflow opens pages of traces."""
+    text = f"Trainings of {model_name}: a run for each iteration."
+    return {"mlflow.experimentKind": "custom_model_development", "mlflow.note.content": text}
 
 
 def run_page(tracking_uri: str, run: RunIdentity) -> str:
     """ "" where the tracking server is no web server."""
-    return _page(tracking_uri, f"experiments/{run.experiment_id}/runs/{run.run_id}")
+    return _page(tracking_uri, f"experiments/{run.experiment_id}/runs/{run.run_id}{PAGES}")
 
 
 def version_page(registry_uri: str, name: str, version: int) -> str:

@@ -117,7 +117,11 @@ def project(addresses: MlflowAddresses, state: RolloutState) -> None:
                     faults.append(f"{alias} stays as it is. {fault}")
                     continue
                 client.set_registered_model_alias(name, alias, str(wanted.version))
-        tags = {candidate.version: {"rollout": str(state.phase), "canary_weight": str(state.canary_weight)}}
+        weight, key = state.canary_weight, "traffic_percent"
+        tags = {number: {key: "0"} for number, version in there.items() if key in version.tags}
+        tags[candidate.version] = {"rollout": str(state.phase), key: str(weight)}
+        if past.champion is not None and past.champion.version in there:  # the candidate, once it is promoted
+            tags.setdefault(past.champion.version, {})[key] = str(100 - weight)
         for number in past.quarantined.values():
             tags.setdefault(number, {})["quarantined"] = "true"
         for number, wanted_tags in tags.items():
@@ -217,7 +221,7 @@ def _version(
     where they are gone."""
     name, tags = iteration.model_name, {"digest": checkpoint.model.digest, "iteration": iteration.id}
     with allowed("RESOURCE_ALREADY_EXISTS"):
-        client.create_registered_model(name)
+        client.create_registered_model(name, description="@champion serves, @challenger is rolled out.")
 
     def ours() -> list[RegisteredVersion]:
         return [version for version in _versions(client, name) if tags.items() <= version.tags.items()]

@@ -100,7 +100,6 @@ WAITS_FOR = {
     Phase.GATED: "its slot to serve it, then its first weight, {first}%",
     Phase.APPROVED: "its slot to serve it, then its first weight, {first}%",
     Phase.SHIFTING: "the router to read {weight}%",
-    Phase.OBSERVING: "the next look, until dwell and answers suffice",
     Phase.HELD: "a person: resume or abort it",
     Phase.ROLLING_BACK: "the router to read 0%",
 }
@@ -110,8 +109,20 @@ def _waits_for(state: RolloutState) -> str:
     if state.waits_for_approval:
         approvers, by = state.opened.policy.approvers, state.opened.proposed_by or "nobody on record"
         return f"one of {', '.join(approvers)} to approve it, who did not propose it ({by} did)"
+    if state.phase is Phase.OBSERVING:
+        return " and ".join(_missing(state)) or "the next look"
     waits = WAITS_FOR.get(state.phase, "the next candidate that passes the gate")
     return waits.format(first=state.opened.policy.weights[0], weight=state.canary_weight)
+
+
+def _missing(state: RolloutState) -> Iterator[str]:
+    """What the stage that is observed still lacks."""
+    policy, watch = state.opened.policy, state.watch
+    wanted = wanted_graded(watch.evidence, policy, policy.canary_weights[state.stage])
+    if (answers := math.ceil(wanted - watch.evidence.canary.graded)) > 0:
+        yield f"about {answers:,} more answer{'s' * (answers > 1)} of the canary"
+    if (seconds := policy.dwell_s[state.stage] - watch.dwell_s) > 0:
+        yield f"{spell(seconds)} more of watching"
 
 
 UNITS = ((86_400.0, "days"), (3_600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
@@ -150,7 +161,7 @@ class RolloutFigures(NamedTuple):
 
 def rollout_figures(store: Store, events: Sequence[RolloutEvent]) -> Iterator[tuple[str, RolloutFigures]]:
     """By the iteration that the candidate came out of; of several rollouts of one, the last."""
-    finished = fold(events).past.finished
+    state = fold(events)
     by_rollout: dict[str, list[RolloutEvent]] = {}
     for event in events:
         by_rollout.setdefault(event.rollout, []).append(event)
@@ -158,9 +169,11 @@ def rollout_figures(store: Store, events: Sequence[RolloutEvent]) -> Iterator[tu
         first, proposal = of_one[0], of_one[0].proposal
         assert proposal is not None, "a log that lost its beginning is refused before this"
         ended = [event.at for event in of_one if event.phase in TERMINAL]
+        reason = next((event.reason for event in reversed(of_one) if event.reason), "")
+        observed = state.rollout == rollout and state.phase is Phase.OBSERVING
         figures = RolloutFigures(
-            phase=finished.get(rollout, Phase.IDLE),
-            reason=next((event.reason for event in reversed(of_one) if event.reason), ""),
+            phase=state.past.finished.get(rollout, Phase.IDLE),
+            reason=f"waits for {_waits_for(state)}" if observed else reason,
             version=proposal.version.version,
             promoted_at=next((event.at for event in of_one if event.phase is Phase.PROMOTED), None),
             held_h=max(0.0, (ended[0] if ended else of_one[-1].at) - first.at) / 3600,

@@ -31,7 +31,8 @@ def test_an_empty_root_has_no_figures(laid: Laid) -> None:
 def test_a_promoted_candidate_is_the_gain_and_the_champion(laid: Laid) -> None:
     laid.world.now = DAY_END + 7200.0
     iteration = laid.roll_out()
-    folded = figures(laid)
+    assert figures(laid).trace_to_promotion_s is None, "the embedded worlds' days are no dates"
+    folded = figures(laid, "traces.source={kind: langfuse_export, uri: /exports}")
     (one,) = folded.iterations
     assert (one.iteration, one.state, one.version, one.verdict) == (iteration.id, "promoted", 1, "PASS")
     assert one.quality is not None and folded.champion_since is not None
@@ -54,7 +55,7 @@ def test_a_rolled_back_candidate_gains_nothing(laid: Laid) -> None:
     laid.roll_out("a", 1)
     laid.roll_out("b", 2, until="rolled_back", data="newer")
     folded = figures(laid)
-    assert [each.state for each in folded.iterations] == ["promoted", "rolled back"]
+    assert [(each.number, each.state) for each in folded.iterations] == [(1, "promoted"), (2, "rolled back")]
     assert folded.iterations[0].quality and folded.gain == folded.iterations[0].quality.difference.value
     assert folded.champion_iteration == folded.iterations[0].iteration
     assert folded.iterations[1].detail, "the rollout says why"

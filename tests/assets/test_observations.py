@@ -8,7 +8,7 @@ import pytest
 
 from assets.graph import ASSETS
 from assets.kpi import read_kpi
-from assets.observations import rollout_observation
+from assets.observations import rollout_metadata
 from assets.records import conclude, outcome
 from assets.report import page_path
 from assets.resources import Deployment
@@ -89,9 +89,9 @@ def test_without_a_router_a_candidate_is_registered_alone(laid: Laid) -> None:
     assert ended is not None and ended.ending == "rollout", "named later, the router gets it"
 
 
-def test_a_look_at_a_rollout_is_an_observation_of_the_canary() -> None:
-    seen = rollout_observation(dg.AssetKey("canary"), report(Phase.HELD))
+def test_a_look_at_a_rollout_is_shown_with_its_figures() -> None:
+    seen = rollout_metadata(report(Phase.HELD))
     figures = {"canary weight in percent": 25.0, "canary right in percent": 69.0, "champion requests": 1125.0}
-    assert {name: seen.metadata[name].value for name in figures} == figures
-    assert (seen.tags["phase"], seen.metadata["why"].value) == ("held", "no harm is proven")
-    assert not [name for name in rollout_observation(dg.AssetKey("canary"), bare()).metadata if "right" in name]
+    assert {name: seen[name].value for name in figures} == figures
+    assert (seen["phase"], seen["why"]) == ("held", "no harm is proven")
+    assert not [name for name in rollout_metadata(bare()) if "right" in name]

@@ -145,7 +145,7 @@ def test_a_stopped_training_is_a_refusal_that_people_can_see(lay: Lay) -> None:
     tags = {"health": "STOP", "verdict": "STOP", "health.dead": f"STOP at step 9: {DEAD.reason}"}
     assert tags.items() <= found.data.tags.items()
     assert found.data.metrics["goodput/share"] == pytest.approx(0.6)
-    assert found.data.metrics["badput/waiting_s"] == 15.0
+    assert found.data.metrics["goodput/badput_waiting_s"] == 15.0
     assert len(client.get_metric_history(found.info.run_id, "held_out/accuracy")) == 10
     plots = {Path(each.path).stem for each in client.list_artifacts(found.info.run_id, "plots")}
     assert plots == {"gates", "rewards", "training"}

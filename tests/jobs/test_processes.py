@@ -176,7 +176,10 @@ SEARCH = {"max_results": 1}
 
 
 def test_ui_serves_its_own_pages_alone_until_ctrl_c(ui: Command) -> None:
-    dagster, mlflow = (line.split()[1] for line in ui.text().splitlines() if line.startswith(("Dagster ", "MLflow ")))
+    ui.wait_for(lambda: "Ctrl-C ends both" in ui.text())
+    said, dagster, mlflow, _ = ui.text().splitlines()
+    assert said.endswith(".dagster/ui.log.") and "#/experiments/1?workflowType" in mlflow
+    dagster, mlflow = (line.split()[1].partition("/#")[0] for line in (dagster, mlflow))
     graphql, experiments = f"{dagster}/graphql", f"{mlflow}/ajax-api/2.0/mlflow/experiments/search"
     foreign = "http://pages.example"
 
