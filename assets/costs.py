@@ -1,6 +1,5 @@
 """The bill of one iteration: money of records, or their hours times a price that the recipe of now names; a price that
-is only a default is unknown. The canary's slot is counted from the time that looks cover (least) to the whole rollout
-(most)."""
+is only a default is unknown. The canary's slot is counted from its first weight to the rollout's end."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -156,12 +155,11 @@ def _serving(rollout: RolloutFigures, recipe: Recipe, device: Range | None) -> C
     traffic, named = recipe.rollout.traffic, recipe.rollout.slot_usd_per_hour
     own = traffic.kind == "gateway" and traffic.slots is None
     price = Range(low=named, high=named) if named is not None else device if own else None
-    hours = Range(low=min(rollout.watched_h, rollout.held_h), high=rollout.held_h)
-    lacks = [SLOT_PRICE] if price is None else []
+    hours, lacks = Range(low=rollout.held_h, high=rollout.held_h), [SLOT_PRICE] if price is None else []
     return CostLine(
         name="serving of the canary",
         usd=None if price is None else hours.times(price),
-        device_hours=hours.high if own else None,
+        device_hours=rollout.held_h if own else None,
         why="; ".join(lacks if own else [*lacks, OTHERS_DEVICES]),
     )
 

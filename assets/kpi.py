@@ -17,8 +17,8 @@ from evals.records import ConfidenceInterval, EvalReport
 from pipeline.core.storage import Record, Store
 from pipeline.recipe import Recipe
 from pipeline.recipe.sources import DemoSource
-from pipeline.rollout.fold import fold
-from pipeline.rollout.record import Phase, RolloutEvent, read_events
+from pipeline.rollout.fold import RolloutLog, read_log
+from pipeline.rollout.record import Phase
 from pipeline.traces.records import UNKNOWN_DAY
 from pipeline.views.iteration import IterationBar
 from pipeline.views.rollout import RolloutFigures, rollout_figures, spell
@@ -160,13 +160,12 @@ def read_kpi(store: Store, recipe: Recipe) -> Kpi:
 
     Raises nothing: what cannot be read is said in `problems`, of an iteration or of the whole.
     """
-    model, problems, events = recipe.base_model.name, tuple[str, ...](), list[RolloutEvent]()
+    model, problems, log = recipe.base_model.name, tuple[str, ...](), RolloutLog()
     try:
-        events = list(read_events(store, model))
-        rollouts = dict(rollout_figures(store, events))
+        log = read_log(store, model)
     except (ValueError, OSError) as error:
-        problems, events, rollouts = (f"rollout: {str(error).splitlines()[0]}",), [], {}
-    past = fold(events).past
+        problems = (f"rollout: {str(error).splitlines()[0]}",)
+    rollouts, past = dict(rollout_figures(store, log)), log.state.past
     every = [IterationRecords(store, id) for id in iteration_ids(store)]
     own = [each for each in every if each.traces is None or each.traces.iteration.model_name == model]
     iterations = tuple(_view(n, each, rollouts.get(each.id), recipe) for n, each in enumerate(own, start=1))

@@ -15,6 +15,7 @@ from evals import report as reports
 from pipeline.core import layout
 from pipeline.core.storage import Store, digest_file, write_atomically
 from pipeline.recipe import Recipe
+from pipeline.rollout.fold import read_log
 from pipeline.rollout.record import RolloutEvent, read_events
 from pipeline.views.iteration import (
     EVIDENCE,
@@ -43,7 +44,9 @@ def write_report(store: Store, recipe: Recipe, iteration: str, now: float, out: 
 
 def report_page(store: Store, recipe: Recipe, id: str, folder: Path, now: float) -> str:
     """The whole file. `folder`: where it will lie."""
-    of, kpi, events = IterationRecords(store, id), read_kpi(store, recipe), read_events(store, recipe.base_model.name)
+    of, kpi, model = IterationRecords(store, id), read_kpi(store, recipe), recipe.base_model.name
+    opened = [e.epoch for e in read_log(store, model).events if e.proposal and e.proposal.version.iteration == id]
+    events = read_events(store, model, opened[-1] - 1) if opened else []
     unreadable = IterationView(iteration=id, state="unreadable")
     one = next((each for each in kpi.iterations if each.iteration == id), unreadable)
 

@@ -14,9 +14,9 @@ from pipeline.recipe.pinning import pinned
 from pipeline.recipe.section import joined
 from pipeline.registry.versions import project
 from pipeline.rollout.controller import drive
-from pipeline.rollout.fold import read_state
+from pipeline.rollout.fold import read_log, read_state
 from pipeline.rollout.grading import answer_grader, by_thumbs
-from pipeline.rollout.record import RolloutState, read_events
+from pipeline.rollout.record import RolloutState
 from pipeline.rollout.router import LiveMetricsPort, NullMetrics, RolloutPorts, Unsettled
 from pipeline.traces.context import Log
 from pipeline.traces.records import GovernedTraces
@@ -38,7 +38,7 @@ def read_status(deployment: Deployment) -> RolloutStatus:
         split = traffic_split(deployment).read()
     except Exception as error:  # boundary: any router
         split = Unsettled(reason=f"nothing: {error}")
-    return status(name, deployment.champion(), read_events(store, name), split, time.time())
+    return status(name, deployment.champion(), read_log(store, name), split, time.time())
 
 
 def is_gradable(deployment: Deployment, iteration: Iteration) -> bool:
@@ -84,6 +84,12 @@ def follow_rollout(
         state = drive(rollout_ports(deployment, traffic.metrics), log, drive_for_s, look_every_s, sleep=wait)
         looked()
         return state
+
+
+def is_quickly_looked_at(deployment: Deployment) -> bool:
+    """Whether a look is over in seconds: no judge is asked, and no embedded world is begun for it."""
+    recipe = deployment.recipe()
+    return recipe.gate_judge is None and not isinstance(recipe.traces.source, DemoSource)
 
 
 def begin_rollout(deployment: Deployment, log: Log) -> RolloutState:

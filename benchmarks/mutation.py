@@ -187,7 +187,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "pipeline/selection/unpaired.py": _named("pipeline/selection", "scorers", "thumbs", "winners"),
     "pipeline/rewards/composite.py": _named("pipeline/rewards", "composite"),
     "pipeline/rollout/policy.py": _named("pipeline/rollout", "propose", "phases"),
-    "pipeline/rollout/fold.py": _named("pipeline/rollout", "guards", "watched", "phases", "propose", "decision"),
+    "pipeline/rollout/fold.py": _named("pipeline/rollout", "guards", "watched", "phases", "propose", "decision", "log"),
     "pipeline/rollout/decision.py": _named("pipeline/rollout", "decision", "phases"),
     "pipeline/rollout/propose.py": _named("pipeline/rollout", "propose", "phases", "decision", "controller"),
     "pipeline/rollout/blocks.py": _named("pipeline/rollout", "propose"),

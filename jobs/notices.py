@@ -10,8 +10,8 @@ import dagster as dg
 from assets.naming import LABELLING, LOOP, ROLLOUT
 from assets.resources import Deployment
 from jobs.triggers import ended_iterations
+from pipeline.rollout.fold import read_log
 from pipeline.rollout.notices import Notice, notices, post
-from pipeline.rollout.record import read_events
 
 WATCHED = (LOOP, LABELLING, ROLLOUT, "forget", "lake_upkeep", "delete_orphaned_gang")
 """Jobs whose failed runs are told."""
@@ -35,7 +35,7 @@ def notices_due(context: dg.SensorEvaluationContext, deployment: Deployment) -> 
         return dg.SkipReason("NOTIFY_URL is not set.")
     name = deployment.recipe().base_model.name
     every = [
-        *notices(read_events(deployment.store(), name)),
+        *notices(read_log(deployment.store(), name).events),
         *_endings(deployment, name),
         *_failures(context.instance, name),
     ]

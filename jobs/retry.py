@@ -25,8 +25,7 @@ from jobs.recipe_choice import typed
 from pipeline.core import audit, layout
 from pipeline.core.iteration import Iteration
 from pipeline.core.storage import Store
-from pipeline.rollout.fold import read_state
-from pipeline.rollout.record import Phase, read_events
+from pipeline.rollout.fold import read_log
 from pipeline.traces.erased import exclusive_lock
 
 BESIDE = {
@@ -109,11 +108,7 @@ def check_rollout(store: Store, iteration: Iteration, stage: str) -> None:
     version = VERSION.find(store, iteration.id)
     if version is None or stage == "canary":
         return
-    state, events = read_state(store, iteration.model_name), read_events(store, iteration.model_name)
-    promoted = {event.rollout for event in events if event.phase is Phase.PROMOTED}
-    rested_on = promoted | ({state.rollout} if state.active else set())
-    opened = [event.proposal.version.version for event in events if event.proposal and event.rollout in rested_on]
-    if version.version in opened:
+    if iteration.id in read_log(store, iteration.model_name).rested_on:
         raise ValueError(
             f"version {version.version} of {version.name}, made by iteration {iteration.id}, is in the traffic or was "
             f"promoted; its records are what that rests on. Begin a new iteration instead: {typed(launch_command())}"

@@ -28,10 +28,10 @@ from pipeline.recipe import Recipe, load
 from pipeline.recipe.sources import DemoSource
 from pipeline.registry.base_models import with_base
 from pipeline.rollout.blocks import blocked
-from pipeline.rollout.fold import fold
+from pipeline.rollout.fold import read_log
 from pipeline.rollout.gateway.process import running_address
 from pipeline.rollout.propose import ChampionState
-from pipeline.rollout.record import Phase, RolloutState, read_events
+from pipeline.rollout.record import Phase, RolloutState
 from pipeline.rollout.router import Unrouted
 from pipeline.views.rollout import RolloutStatus, sentences, spell, status
 
@@ -92,11 +92,11 @@ def read_deployment(now: float, choice: Choice | None = None) -> DeploymentStatu
     choice = choice or chosen()
     recipe = with_base(load(choice.recipe_path, choice.overrides))
     store, name = Store(recipe.data_root), recipe.base_model.name
-    events = read_events(store, name)
-    state = fold(events)
+    log = read_log(store, name)
+    state = log.state
     split_read = Unrouted() if recipe.rollout.traffic.kind == "none" else None
     serving = _serving(recipe, state)
-    rollout = status(name, serving, events, split_read, now)
+    rollout = status(name, serving, log, split_read, now)
     newest, kpi = store.read(layout.LATEST, Iteration), read_kpi(store, recipe)
     mine = next((each for each in kpi.iterations if newest is not None and each.iteration == newest.id), None)
     at_work = WorkerFiles(WORKERS).at_work(store.root)

@@ -1,11 +1,14 @@
-"""What a rollout's log adds up to; and the tally of a stage by unit, an object beside the events, of which an event
-holds the sums. A tally is written before the event that names it, and removed once a later event names another."""
+"""What a rollout's log adds up to, with a snapshot of it, so that few events are read again; and the tally of a stage
+by unit, an object beside the events, of which an event holds the sums. A tally is written before the event that names
+it, and removed once a later event names another."""
 
 from collections.abc import Iterable
-from functools import reduce
+from contextlib import suppress
+from functools import cache, reduce
+from pathlib import Path
 
 from pipeline.core import layout
-from pipeline.core.storage import ModelRef, Store, digest_json
+from pipeline.core.storage import ModelRef, Record, Store, digest_file, digest_json
 from pipeline.rollout.evidence import StageTally
 from pipeline.rollout.record import (
     TERMINAL,
@@ -15,17 +18,80 @@ from pipeline.rollout.record import (
     RolloutEvent,
     RolloutState,
     StageWatch,
+    event_file,
     read_events,
 )
 
+SNAPSHOT_EVERY = 20
+"""Events after which a tick renews the snapshot."""
 
-def fold(events: Iterable[RolloutEvent]) -> RolloutState:
-    """The state after these events, which are in epoch order from 1. Pure."""
-    return reduce(_after, events, RolloutState())
+
+class RolloutLog(Record):
+    """What the log adds up to."""
+
+    state: RolloutState = RolloutState()
+    events: tuple[RolloutEvent, ...] = ()
+    """Without the looks that decided nothing, but for the last one before each other event and the last of all."""
+
+    @property
+    def rested_on(self) -> frozenset[str]:
+        """Iterations whose candidate is in the traffic, or was promoted."""
+        rollouts = {event.rollout for event in self.events if event.phase is Phase.PROMOTED}
+        rollouts |= {self.state.rollout} if self.state.active else set()
+        opened = (event.proposal for event in self.events if event.proposal and event.rollout in rollouts)
+        return frozenset(each.version.iteration for each in opened)
+
+
+class LogSnapshot(Record):
+    """`key`: of the code that added the log up, and of its last event."""
+
+    key: str
+    log: RolloutLog
+
+
+def fold(events: Iterable[RolloutEvent], log: RolloutLog | None = None) -> RolloutLog:
+    """The log with these events, which are in epoch order after its own. Pure."""
+    return reduce(_with, events, log or RolloutLog())
 
 
 def read_state(store: Store, model_name: str) -> RolloutState:
-    return fold(read_events(store, model_name))
+    return read_log(store, model_name).state
+
+
+def read_log(store: Store, model_name: str, keep: bool = False) -> RolloutLog:
+    """The log: its snapshot, where that is of these events and of this code, with what was appended since. `keep`:
+    renew the snapshot when it is old."""
+    name, kept, log = layout.rollout(model_name, "snapshot.json"), None, RolloutLog()
+    with suppress(ValueError):  # it is torn, or has other fields
+        kept = store.read(name, LogSnapshot)
+    if kept is not None and kept.key == _key(store, model_name, kept.log.state.epoch):
+        log = kept.log
+    log = fold(events := read_events(store, model_name, log.state.epoch), log)
+    if keep and len(events) >= SNAPSHOT_EVERY:
+        store.write(name, LogSnapshot(key=_key(store, model_name, log.state.epoch), log=log))
+    return log
+
+
+def _key(store: Store, model_name: str, epoch: int) -> str:
+    last = store.path(event_file(model_name, epoch))
+    return digest_json([_code(), digest_file(last) if last.exists() else ""])
+
+
+@cache
+def _code() -> str:
+    return digest_json([digest_file(path) for path in sorted(Path(__file__).parent.glob("*.py"))])
+
+
+def _with(log: RolloutLog, event: RolloutEvent) -> RolloutLog:
+    state, events = _after(log.state, event), log.events
+    if events and _only_looks(state, event) and _only_looks(log.state, events[-1]):
+        events = events[:-1]
+    return RolloutLog.model_construct(state=state, events=(*events, event))
+
+
+def _only_looks(after: RolloutState, event: RolloutEvent) -> bool:
+    """Whether the event, with the state after it, decided nothing."""
+    return not (after.requested_epoch == event.epoch or event.by or event.phase is Phase.ROLLING_BACK)
 
 
 def in_rollout(store: Store, model_name: str) -> dict[str, int]:

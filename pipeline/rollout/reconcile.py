@@ -7,15 +7,15 @@ from datetime import UTC, datetime
 
 from pipeline.core import audit
 from pipeline.core.storage import ModelRef, Store
-from pipeline.rollout.fold import drop_tallies, fold
-from pipeline.rollout.record import Phase, Proposal, RolloutEvent, RolloutState, read_events
+from pipeline.rollout.fold import drop_tallies, read_log
+from pipeline.rollout.record import Phase, Proposal, RolloutEvent, RolloutState
 from pipeline.rollout.router import Readiness, RolloutPorts, Split, Tick, TrafficSplit, Unsettled, asked_for
 
 
 def reconcile(ports: RolloutPorts, now: float) -> Tick:
     """Make the world follow the record. What cannot now is named in the result, and tried again by the next tick."""
-    events = read_events(ports.store, ports.model_name)
-    state = fold(events)
+    log = read_log(ports.store, ports.model_name, keep=True)
+    state = log.state
     if state.proposal is None:
         return Tick(state=state)
     errors: list[str] = []
@@ -28,7 +28,7 @@ def reconcile(ports: RolloutPorts, now: float) -> Tick:
     except Exception as error:  # boundary: a registry that is down must not keep traffic where it is
         errors.append(f"registry: {error}")
     try:
-        put_in_audit_log(ports.store, ports.model_name, events, now)
+        put_in_audit_log(ports.store, ports.model_name, log.events, now)
         drop_tallies(ports.store, ports.model_name, state)
     except (OSError, ValueError) as error:  # likewise: traffic has moved, the next tick tries again
         errors.append(f"audit: {error}")

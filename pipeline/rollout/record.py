@@ -1,6 +1,7 @@
 """The rollout's record: an append-only log of events, one object per epoch, written create-if-absent. `append` refuses
 a skipped stage, traffic without the approval that the policy asks for, and superseding a canary that is observed."""
 
+import os
 from enum import StrEnum
 from typing import Literal, NamedTuple
 
@@ -235,11 +236,14 @@ class RolloutState(Record):
         return self.past.champion_since + self.opened.policy.keep_warm_s
 
 
-def read_events(store: Store, model_name: str) -> list[RolloutEvent]:
-    """The log, in order. Raises ValueError when an event is unreadable or missing."""
-    written = len(list(store.path(layout.rollout(model_name, "events")).glob("[0-9]*.json")))
-    events: list[RolloutEvent] = []
-    for name in (_name(model_name, epoch) for epoch in range(1, written + 1)):
+def read_events(store: Store, model_name: str, after: int = 0) -> list[RolloutEvent]:
+    """The log after an epoch, in order. Raises ValueError when an event is unreadable or any of the log is missing."""
+    folder, events = store.path(layout.rollout(model_name, "events")), list[RolloutEvent]()
+    names = os.listdir(folder) if folder.is_dir() else ()  # noqa: PTH208 (of thousands, names alone)
+    epochs = {int(name[:-5]) for name in names if name[:-5].isdigit()}
+    newest = max(epochs, default=0)
+    for epoch in range(after + 1 if len(epochs) == newest else 1, newest + 1):
+        name = event_file(model_name, epoch)
         event = store.read(name, RolloutEvent)
         if event is None:
             raise ValueError(f"{store.path(name)} is missing, though later events are there. Restore it from a backup.")
@@ -261,7 +265,7 @@ def append(store: Store, model_name: str, state: RolloutState, event: RolloutEve
         assert may, "approved by somebody who may not"
         if event.phase in (Phase.APPROVED, Phase.SHIFTING):
             assert approves or state.approved_by or not policy.approvers, "it was not approved"
-    return store.create(_name(model_name, event.epoch), event)
+    return store.create(event_file(model_name, event.epoch), event)
 
 
 def step_event(state: RolloutState, now: float, step: RolloutStep) -> RolloutEvent:
@@ -271,5 +275,5 @@ def step_event(state: RolloutState, now: float, step: RolloutStep) -> RolloutEve
     return RolloutEvent.model_validate({**dict(step), **own})
 
 
-def _name(model_name: str, epoch: int) -> str:
+def event_file(model_name: str, epoch: int) -> str:
     return layout.rollout(model_name, "events", f"{epoch:06d}.json")

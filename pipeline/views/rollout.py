@@ -12,7 +12,7 @@ from pipeline.core.storage import Record, Store
 from pipeline.rewards.findings import JudgeSpending, spent
 from pipeline.rollout.decision import decisions
 from pipeline.rollout.evidence import ArmSums
-from pipeline.rollout.fold import fold
+from pipeline.rollout.fold import RolloutLog
 from pipeline.rollout.policy import RolloutPolicy
 from pipeline.rollout.propose import ChampionState
 from pipeline.rollout.record import TERMINAL, Action, Phase, RolloutEvent, RolloutState
@@ -52,10 +52,10 @@ class RolloutStatus(Record):
 
 
 def status(
-    model_name: str, serving: ChampionState, events: Sequence[RolloutEvent], split: Split | Unsettled | None, now: float
+    model_name: str, serving: ChampionState, log: RolloutLog, split: Split | Unsettled | None, now: float
 ) -> RolloutStatus:
-    """`events`: the whole log. `serving`: the champion. `split`: what the router reads. Pure."""
-    state = fold(events)
+    """`serving`: the champion. `split`: what the router reads. Pure."""
+    state, events = log.state, log.events
     bare = RolloutStatus(
         model=model_name,
         serving_version=serving.version,
@@ -72,7 +72,7 @@ def status(
     lasting = [e.by for e in by_people if e.epoch == state.requested_epoch or e.phase is Phase.ROLLING_BACK]
     return bare.model_copy(
         update={
-            "since": events[state.requested_epoch - 1].at,
+            "since": next(e.at for e in events if e.epoch == state.requested_epoch),
             "by": lasting[0] if lasting else "",
             "weight": state.canary_weight,
             "router": split.canary_weight if isinstance(split, Split) and split.rollout == state.rollout else None,
@@ -153,31 +153,29 @@ class RolloutFigures(NamedTuple):
     version: int
     promoted_at: float | None
     held_h: float
-    """Hours that the canary had its slot."""
-    watched_h: float
-    """Hours that its looks cover."""
+    """Hours from the canary's first weight to the end."""
     grades: JudgeSpending
 
 
-def rollout_figures(store: Store, events: Sequence[RolloutEvent]) -> Iterator[tuple[str, RolloutFigures]]:
+def rollout_figures(store: Store, log: RolloutLog) -> Iterator[tuple[str, RolloutFigures]]:
     """By the iteration that the candidate came out of; of several rollouts of one, the last."""
-    state = fold(events)
+    state = log.state
     by_rollout: dict[str, list[RolloutEvent]] = {}
-    for event in events:
+    for event in log.events:
         by_rollout.setdefault(event.rollout, []).append(event)
     for rollout, of_one in by_rollout.items():
-        first, proposal = of_one[0], of_one[0].proposal
+        proposal = of_one[0].proposal
         assert proposal is not None, "a log that lost its beginning is refused before this"
         ended = [event.at for event in of_one if event.phase in TERMINAL]
         reason = next((event.reason for event in reversed(of_one) if event.reason), "")
         observed = state.rollout == rollout and state.phase is Phase.OBSERVING
+        served = [event.at for event in of_one if event.phase is Phase.SHIFTING]
         figures = RolloutFigures(
             phase=state.past.finished.get(rollout, Phase.IDLE),
             reason=f"waits for {_waits_for(state)}" if observed else reason,
             version=proposal.version.version,
             promoted_at=next((event.at for event in of_one if event.phase is Phase.PROMOTED), None),
-            held_h=max(0.0, (ended[0] if ended else of_one[-1].at) - first.at) / 3600,
-            watched_h=sum(e.look.window_end - e.look.window_start for e in of_one if e.look is not None) / 3600,
+            held_h=max(0.0, (ended[0] if ended else of_one[-1].at) - served[0]) / 3600 if served else 0.0,
             grades=spent(store, rollout, rollout),
         )
         yield proposal.version.iteration, figures

@@ -122,13 +122,14 @@ def test_the_gates_judge_is_booked_to_its_iteration(laid: Laid) -> None:
 
 
 def test_a_rollout_is_served_by_somebody(laid: Laid) -> None:
-    """Its slot is held from the proposal to the promotion; whose devices others serve from, and for how much, is for
-    the recipe to say."""
+    """Its slot is held from its first weight to the promotion; whose devices others serve from, and for how much, is
+    for the recipe to say."""
     laid.roll_out()
     events = read_events(laid.store, NAME)
-    hours = (next(each.at for each in events if each.phase == "promoted") - events[0].at) / 3600
+    first, last = (next(each.at for each in events if each.phase == phase) for phase in ("shifting", "promoted"))
+    hours = (last - first) / 3600
     own = line(only(laid, "compute.accelerator.usd_per_hour=3"), "serving of the canary")
-    assert own.usd is not None and 0 < own.usd.low <= own.usd.high == pytest.approx(3 * hours)
+    assert own.usd is not None and 0 < own.usd.low == own.usd.high == pytest.approx(3 * hours)
     assert own.device_hours == pytest.approx(hours)
     slots = "rollout.traffic.slots=['http://a/v1', 'http://b/v1']"
     one = only(laid, slots)

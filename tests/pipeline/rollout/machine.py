@@ -12,7 +12,8 @@ from hypothesis.stateful import invariant, precondition, rule
 from pipeline.core import audit
 from pipeline.rollout.blocks import ErasureBlock, block
 from pipeline.rollout.decision import RolloutDecision, decide
-from pipeline.rollout.fold import fold, in_rollout
+from pipeline.rollout.fold import fold, in_rollout, read_log
+from pipeline.rollout.notices import notices
 from pipeline.rollout.propose import champion
 from pipeline.rollout.reconcile import reconcile
 from pipeline.rollout.record import TERMINAL, Phase, read_events
@@ -316,7 +317,10 @@ class RolloutMachine(FailingWorld):
             if event.phase is Phase.ROLLING_BACK:
                 doomed.add(event.rollout)
         self.doomed = doomed
-        state, result = fold(events), champion(self.store, NAME)
+        log = read_log(self.store, NAME)
+        assert log == fold(events), "a snapshot changes nothing"
+        assert notices(log.events) == notices(events)
+        state, result = log.state, champion(self.store, NAME)
         assert state == self.world.state
         if state.active and state.proposal is not None:
             assert state.proposal.version.model.digest in in_rollout(self.store, NAME)

@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.rollout.evidence import LiveEvidence
-from pipeline.rollout.fold import adds_s, models_to_serve
+from pipeline.rollout.fold import RolloutLog, adds_s, models_to_serve
 from pipeline.rollout.reconcile import audited, lowered_by_hand, reconcile, wanted_split
 from pipeline.rollout.record import (
     LookResult,
@@ -210,8 +210,8 @@ def test_an_unread_router_is_asked_for_less_alone(world, monkeypatch, phase, fie
         raise OSError("no route to host")
 
     world.router.read = away
-    monkeypatch.setattr("pipeline.rollout.reconcile.read_events", lambda *_: [])
-    monkeypatch.setattr("pipeline.rollout.reconcile.fold", lambda _: state(phase, offered=True, **fields))
+    log = RolloutLog(state=state(phase, offered=True, **fields))
+    monkeypatch.setattr("pipeline.rollout.reconcile.read_log", lambda *_, **__: log)
     done = reconcile(world.ports(), 1.0)
     assert applied == asked
     assert any("no route to host" in error for error in done.errors)
@@ -223,8 +223,8 @@ def test_the_weight_of_another_rollout_is_not_its_own(world, monkeypatch):
     world.router.read = lambda: in_force(50, rollout="before")
     world.router.apply = lambda split: applied.append((split.epoch, split.canary_weight, split.champion_weight))
     world.router.ready = lambda of: Readiness()
-    monkeypatch.setattr("pipeline.rollout.reconcile.read_events", lambda *_: [])
-    monkeypatch.setattr("pipeline.rollout.reconcile.fold", lambda _: state(Phase.SHIFTING, offered=True))
+    log = RolloutLog(state=state(Phase.SHIFTING, offered=True))
+    monkeypatch.setattr("pipeline.rollout.reconcile.read_log", lambda *_, **__: log)
     assert "The weight stays at 0%, because no server answers" in reconcile(world.ports(), 1.0).errors[0]
     assert applied == [(3, 0, 100)]
 

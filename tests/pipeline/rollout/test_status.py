@@ -1,10 +1,11 @@
 import pytest
 
 from pipeline.rollout.decision import abort
+from pipeline.rollout.fold import read_log
 from pipeline.rollout.notices import notices, post
 from pipeline.rollout.policy import RolloutPolicy
 from pipeline.rollout.propose import ChampionState, champion
-from pipeline.rollout.record import Phase, read_events
+from pipeline.rollout.record import Phase
 from pipeline.views.rollout import RolloutStatus, share_estimate, status
 from tests.pipeline.rollout.conftest import BASE, NAME, POLICY, World
 from tests.pipeline.rollout.local_router import LocalRouter
@@ -13,7 +14,7 @@ from tests.pipeline.rollout.webhook import webhook
 
 def shown(world: World) -> RolloutStatus:
     serving = champion(world.store, NAME) or ChampionState(model=BASE, version=0, promotions=0)
-    return status(NAME, serving, read_events(world.store, NAME), world.router.read(), world.now)
+    return status(NAME, serving, read_log(world.store, NAME), world.router.read(), world.now)
 
 
 def test_a_held_rollout_is_told_with_what_was_measured_and_why(world):

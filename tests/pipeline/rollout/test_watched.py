@@ -251,7 +251,7 @@ def test_a_look_of_an_earlier_window_takes_nothing_back(world):
     world.tick(50.0)
     *before, last = read_events(world.store, NAME)
     earlier = last.model_copy(update={"look": last.look.model_copy(update={"window_end": until - 40.0})})
-    assert fold([*before, earlier]).watch.watched_until == until
+    assert fold([*before, earlier]).state.watch.watched_until == until
 
 
 def test_a_weight_in_the_same_stage_is_a_new_request(world):
@@ -262,7 +262,7 @@ def test_a_weight_in_the_same_stage_is_a_new_request(world):
     with pytest.raises(AssertionError, match="event 2 follows 0"):
         fold(events[1:])
     event = step_event(state, 1e4, RolloutStep(phase=state.phase, stage=state.stage, reason="", weight=3))
-    assert fold([*events, event]).requested_epoch == event.epoch > state.requested_epoch
+    assert fold([*events, event]).state.requested_epoch == event.epoch > state.requested_epoch
 
 
 def test_misses_do_not_follow_a_canary_on_its_way_back(world):
