@@ -11,7 +11,7 @@ from statistics import median
 from typing import Literal, NamedTuple
 
 from assets.costs import Bill, CostLine, cost_lines
-from assets.records import IterationRecords, iteration_ids
+from assets.records import IterationRecords, begun_iterations
 from assets.sentences import stage_sentences
 from evals.records import ConfidenceInterval, EvalReport
 from pipeline.core.storage import Record, Store
@@ -166,7 +166,7 @@ def read_kpi(store: Store, recipe: Recipe) -> Kpi:
     except (ValueError, OSError) as error:
         problems = (f"rollout: {str(error).splitlines()[0]}",)
     rollouts, past = dict(rollout_figures(store, log)), log.state.past
-    every = [IterationRecords(store, id) for id in iteration_ids(store)]
+    every = [IterationRecords(store, id) for id in begun_iterations(store)]
     own = [each for each in every if each.traces is None or each.traces.iteration.model_name == model]
     iterations = tuple(_view(n, each, rollouts.get(each.id), recipe) for n, each in enumerate(own, start=1))
     promoted = [each for each in iterations if each.state == "promoted"]

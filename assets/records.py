@@ -192,8 +192,8 @@ class IterationRecords:
             return otherwise
 
 
-def iteration_ids(store: Store) -> list[str]:
-    """Of all iterations, the oldest first; those whose beginning is not on record before the others."""
+def begun_iterations(store: Store) -> dict[str, float]:
+    """When each iteration was begun, by its id, the oldest first; 0 where that is not on record."""
 
     def begun_at(id: str) -> float:
         try:
@@ -203,4 +203,4 @@ def iteration_ids(store: Store) -> list[str]:
         return 0.0 if begun is None else begun.at
 
     folders = [path.name for path in store.path(layout.ITERATIONS).glob("[!.]*") if path.is_dir()]
-    return sorted(folders, key=lambda id: (begun_at(id), id))
+    return dict(sorted(((id, begun_at(id)) for id in folders), key=lambda each: (each[1], each[0])))

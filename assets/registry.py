@@ -14,12 +14,12 @@ from assets.rollout import begin_rollout, is_gradable, is_rated, read_status
 from evals.gate import GateVerdict
 from pipeline.core import layout
 from pipeline.registry.runs import version_page
-from pipeline.rollout.export import export_model
 from pipeline.rollout.policy import account, policy_of, proposer
 from pipeline.rollout.probe import fingerprints
 from pipeline.rollout.propose import RolloutCandidate, on_hold, propose
 from pipeline.rollout.record import ModelVersion
 from pipeline.rollout.router import Unrouted
+from pipeline.serving.model_places import export_model
 
 DEPLOY_IT = (
     "Deploy it by your own means. The next iteration is compared with the champion as it is: for it to begin from what "

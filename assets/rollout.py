@@ -64,7 +64,7 @@ def follow_rollout(
     """
     store, name = deployment.store(), deployment.recipe().base_model.name
     state = read_state(store, name)
-    if not state.active or state.proposal is None:
+    if not state.active or state.waits_for_person or state.proposal is None:
         return drive(rollout_ports(deployment), log, 0.0)
     recipe = _judged_by(deployment, log)
     by_feedback = state.proposal.policy.by_feedback
@@ -84,12 +84,6 @@ def follow_rollout(
         state = drive(rollout_ports(deployment, traffic.metrics), log, drive_for_s, look_every_s, sleep=wait)
         looked()
         return state
-
-
-def is_quickly_looked_at(deployment: Deployment) -> bool:
-    """Whether a look is over in seconds: no judge is asked, and no embedded world is begun for it."""
-    recipe = deployment.recipe()
-    return recipe.gate_judge is None and not isinstance(recipe.traces.source, DemoSource)
 
 
 def begin_rollout(deployment: Deployment, log: Log) -> RolloutState:

@@ -14,7 +14,6 @@ from pipeline.demo.traffic import with_users
 from pipeline.recipe import Recipe
 from pipeline.recipe.rollout import GatewayTraffic, HttpRouteTraffic, NoTraffic
 from pipeline.recipe.sources import DemoSource
-from pipeline.rollout.export import exported
 from pipeline.rollout.fold import models_to_serve, read_state
 from pipeline.rollout.gateway.keeper import SlotKeeper
 from pipeline.rollout.gateway.metrics import SpanMetrics
@@ -29,6 +28,7 @@ from pipeline.rollout.gateway.split import (
 from pipeline.rollout.grading import Grading
 from pipeline.rollout.probe import SlotIdentity
 from pipeline.rollout.router import LiveMetricsPort, NoRouter, NullMetrics, TrafficSplit
+from pipeline.serving.model_places import exported
 from pipeline.traces.context import Log
 from pipeline.traces.erased import forgotten
 from pipeline.traces.sources.protocol import Address

@@ -16,7 +16,7 @@ from k8s.attempts import Ledger
 from k8s.launch import account_for
 from pipeline.core import layout
 from pipeline.core.iteration import Iteration
-from pipeline.registry.live import MetricsSender
+from pipeline.registry.runs import MetricsSender
 from pipeline.selection.preferences import PreferenceDataset
 from pipeline.traces.erased import shared_lock
 from pipeline.traces.scope import consented

@@ -190,14 +190,15 @@ TESTS: dict[str, tuple[str, ...]] = {
     "pipeline/rollout/fold.py": _named("pipeline/rollout", "guards", "watched", "phases", "propose", "decision", "log"),
     "pipeline/rollout/decision.py": _named("pipeline/rollout", "decision", "phases"),
     "pipeline/rollout/propose.py": _named("pipeline/rollout", "propose", "phases", "decision", "controller"),
-    "pipeline/rollout/blocks.py": _named("pipeline/rollout", "propose"),
     "pipeline/rollout/rules.py": _named("pipeline/rollout", "harm", "comparability", "advance", "servers", "phases"),
     "pipeline/rollout/probe.py": _named("pipeline/rollout", "probe"),
     "pipeline/rollout/controller.py": _named(
         "pipeline/rollout", "controller", "drive", "phases", "guards", "watched", "servers", "propose", "decision"
     ),
     "pipeline/rollout/reconcile.py": _named("pipeline/rollout", "guards", "phases", "servers", "watched", "decision"),
-    "pipeline/rollout/record.py": _named("pipeline/rollout", "guards", "phases", "drive", "watched", "decision"),
+    "pipeline/rollout/record.py": _named(
+        "pipeline/rollout", "guards", "phases", "drive", "watched", "decision", "propose"
+    ),
     "pipeline/training/checkpoints/checkpointer.py": _named(
         "pipeline/training/checkpoints", "checkpointer", "retention", "mirror", "mirror_removal", "claims"
     ),

@@ -17,22 +17,24 @@ from pathlib import Path
 
 import dagster as dg
 
+from assets.records import begun_iterations
 from assets.resources import Deployment, deployment
 from assets.rollout import rollout_ports
 from evals import erasure as evaluations
+from jobs.dagster_storage import drop_runs
 from jobs.preference_tuning import executor
+from jobs.workers import WORKERS
 from pipeline.core import audit, layout
 from pipeline.core.storage import digest_json
-from pipeline.governance import erasure
+from pipeline.governance import erasure, iterations
 from pipeline.governance.erasure import mirrored, reapply, tables
 from pipeline.governance.erasure.records import Affected, Counts, ErasureProof, Person, proofs
 from pipeline.registry import versions
 from pipeline.registry.tracking import has_database
 from pipeline.rewards import findings, reviews
-from pipeline.rollout.blocks import blocks
 from pipeline.rollout.controller import roll_back
 from pipeline.rollout.fold import read_state
-from pipeline.rollout.record import Phase
+from pipeline.rollout.record import Phase, blocks
 from pipeline.traces.erased import ErasedUsers, erased_users, exclusive_lock, shared_lock
 from pipeline.traces.lake import SweepResult, open_lake
 from pipeline.traces.retention import GRACE_S, ended, retain, retired
@@ -74,6 +76,7 @@ def parser() -> argparse.ArgumentParser:
     log.add_argument("--against", metavar="HEAD", default="", help="a head that you noted: it has to be in the log")
     add("blocks", _blocks, "list the models that may not be promoted")
     add("forgotten", _forgotten, "list who is forgotten, by their marks, for `reapply`")
+    add("overdue", _overdue, "list what the job lake_upkeep would delete of old iterations; deletes nothing")
     again = add("reapply", _reapply, "after a restore: forget again whom the backup has again")
     again.add_argument("file", help="what `forgotten` printed")
     return arg_parser
@@ -131,6 +134,11 @@ def keep_up(settings: Deployment, log: Log) -> SweepResult:
         expired = lake.expire(datetime.now(UTC) - timedelta(days=days))
         log(f"upkeep: {len(expired)} snapshots older than {days} days are expired")
         return lake.sweep(GRACE_S)
+
+
+def overdue_iterations(settings: Deployment) -> list[iterations.Overdue]:
+    store = settings.store()
+    return list(iterations.overdue(store, begun_iterations(store), settings.recipe().retention.iterations))
 
 
 def preview_lines(preview: erasure.Preview) -> Iterator[str]:
@@ -242,6 +250,12 @@ def _forgotten(settings: Deployment, asked: argparse.Namespace) -> int:
     return 0
 
 
+def _overdue(settings: Deployment, asked: argparse.Namespace) -> int:
+    for each in overdue_iterations(settings):
+        print(f"{each.subject}: {each.bytes:,} bytes in {len(each.paths)} places")
+    return 0
+
+
 def _reapply(settings: Deployment, asked: argparse.Namespace) -> int:
     path = Path(asked.file)
     try:
@@ -276,10 +290,14 @@ def forget():
 
 @dg.op
 def keep_the_lake(context: dg.OpExecutionContext, deployment: Deployment) -> None:
-    """Drop governed days past the recipe's days, then tidy the table."""
-    context.log.info(f"Dropped {len(drop_overdue(deployment, context.log.info))} governed days.")
-    swept = keep_up(deployment, context.log.info)
-    context.log.info(f"Swept {swept.files:,} files of {swept.bytes:,} bytes.")
+    """Drop what is kept no longer of days, iterations and Dagster's runs, then tidy the table."""
+    store, log = deployment.store(), context.log.info
+    log(f"Dropped {len(drop_overdue(deployment, log))} governed days.")
+    with exclusive_lock(store):
+        iterations.sweep(store, overdue_iterations(deployment), deployment.mlflow(), datetime.now(UTC), log)
+    swept = keep_up(deployment, log)
+    log(f"Swept {swept.files:,} files of {swept.bytes:,} bytes.")
+    log(f"Deleted {drop_runs(context.instance, WORKERS):,} old runs of Dagster.")
 
 
 @dg.job(executor_def=executor)

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 import dagster as dg
 
 from assets.naming import LABELLING, LOOP, ROLLOUT
+from assets.records import IterationOutcome
 from assets.resources import Deployment
-from jobs.triggers import ended_iterations
+from pipeline.core import layout
+from pipeline.core.storage import Store
 from pipeline.rollout.fold import read_log
 from pipeline.rollout.notices import Notice, notices, post
 
@@ -49,6 +51,14 @@ def notices_due(context: dg.SensorEvaluationContext, deployment: Deployment) -> 
         return dg.SkipReason(f"Not told yet: {error}")
     context.update_cursor(newest)
     return dg.SkipReason("\n".join(due) or "Everything was told.")
+
+
+def ended_iterations(store: Store) -> dict[str, IterationOutcome]:
+    """Every iteration that has ended, by its id, in the order of their ends."""
+    ids = [path.parent.name for path in store.path(layout.ITERATIONS).glob(f"*/{layout.OUTCOME}")]
+    outcomes = {id: store.read(layout.iteration(id, layout.OUTCOME), IterationOutcome) for id in ids}
+    ended = {id: each for id, each in outcomes.items() if each is not None}
+    return dict(sorted(ended.items(), key=lambda each: each[1].at))
 
 
 def _endings(deployment: Deployment, name: str) -> Iterator[Notice]:

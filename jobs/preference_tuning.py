@@ -30,6 +30,9 @@ executor = dg.multiprocess_executor.configured(
 
 UNFINISHED = [dg.DagsterRunStatus[each] for each in ("QUEUED", "STARTING", "STARTED", "CANCELING")]
 
+DRIVE_FOR_TAG = "preference_tuning/drive_for_s"
+"""On a run of the rollout: how long it looks on, in place of the recipe's `rollout.drive_for_s`."""
+
 
 def run_tags(job: str, choice: Choice, recipe: Recipe | None) -> dict[str, str]:
     """What each run of a job carries: the recipe that is meant, the data root, and whose turn it waits for.
@@ -76,7 +79,8 @@ def advance_rollout(context: dg.OpExecutionContext, deployment: Deployment) -> N
     """Tick the rollout: at most one transition at a time, from the record, safe to repeat."""
 
     looked = partial(tell_of_rollout, context, deployment)
-    state = follow_rollout(deployment, context.log.info, deployment.recipe().rollout.drive_for_s, looked)
+    drive_for_s = float(context.run_tags.get(DRIVE_FOR_TAG, deployment.recipe().rollout.drive_for_s))
+    state = follow_rollout(deployment, context.log.info, drive_for_s, looked)
     tell_of_champion(context, deployment)
     if state.proposal is not None:
         show_figures(context, deployment, state.proposal.version.iteration)

@@ -35,7 +35,7 @@ WORDS = {
     "retry": CommandWord("jobs.retry", "a finished stage again, and all below it"),
     "rollout": CommandWord("jobs.rollout", "where the rollout stands, and every decision about it"),
     "reviews": CommandWord("jobs.reviews", "sheets of labels for people to score"),
-    "governance": CommandWord("jobs.governance", "forget a user, verify the audit log, retention, upkeep"),
+    "governance": CommandWord("jobs.governance", "forget a user, verify the audit log, what retention would take"),
     "models": CommandWord("jobs.models", "ask a base model's folder what speaks against training it"),
     "evals": CommandWord("evals.__main__", "score a model or compare two, recompute a verdict"),
     "k8s": CommandWord("jobs.cluster", "lint, render and estimate a training on a cluster"),

@@ -1,40 +1,72 @@
 """When the loop starts by what happened (sensors) and by the clock (schedules, whose crons are the recipe's). Sensors
-only ask for a run, one for each event; a run that failed is asked for again under another run key. All are stopped
-until somebody starts them, but for those of `jobs.gangs`."""
+ask for a run, one for each event; a run that failed is asked for again under another run key. All are stopped until
+somebody starts them, but for those of `jobs.gangs`. And whether an iteration is worth beginning: enough new labels, or
+worse answers, and none that has just begun."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import dagster as dg
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from assets.environment import DATA_ROOT_TAG
 from assets.naming import LABELLING, LOOP, ROLLOUT
+from assets.records import LABELS, TRACES, begun_iterations
 from assets.resources import Deployment
+from assets.rollout import follow_rollout
+from evals.outlook import outlook
 from jobs.gangs import gang_held, gang_orphaned
-from jobs.notices import notices_due
-from jobs.preference_tuning import UNFINISHED
-from jobs.triggers import Target, champion_quality, collecting, lately, new_labels
-from pipeline.recipe import Automation
+from jobs.notices import ended_iterations, notices_due
+from jobs.preference_tuning import DRIVE_FOR_TAG, UNFINISHED
+from pipeline.core import layout
+from pipeline.core.iteration import Iteration
+from pipeline.core.storage import DatasetRef, Store
+from pipeline.recipe import Automation, Recipe
+from pipeline.recipe.sources import DemoSource
+from pipeline.rewards.records import LABELS as LABEL_TABLE
 from pipeline.rollout.fold import read_state
+from pipeline.rollout.grading import SIGNAL_COLUMNS, SignalChange, changes, label_digest_of
+from pipeline.traces.arrow import pc
 
 Asked = dg.RunRequest | list[dg.RunRequest] | dg.SkipReason
+ANSWER = ("trace_id", "observation_id")
+SCORED = [*ANSWER, "day", *SIGNAL_COLUMNS]
+NO_LABELS = pa.nulls(0, pa.string())
+Target = Any
+"""A job, or one of assets that is not resolved yet."""
 EVENT_TAG = "preference_tuning/asked_for"
 """On a run that a sensor of the loop asked for: the event that it is for."""
 
 
 def rollout_due(context: dg.SensorEvaluationContext, deployment: Deployment) -> Asked:
-    """Asks for a look at the active rollout, at a held one too, for it may do harm while a person decides.
+    """Looks at the active rollout, at a held one too, for it may do harm while a person decides; and asks for a run
+    where its phase or weight became another, once for each, which shows that. What else it saw is why it skips.
 
-    How long it dwelt is in its record, not here.
+    Where a look takes a judge, or simulated users, it asks for runs that look on for 15 minutes. How long the rollout
+    dwelt is in its record, not here.
     """
-    state = read_state(deployment.store(), deployment.recipe().base_model.name)
-    if not state.active:
-        return dg.SkipReason(f"No rollout to look after: {state.phase}.")
-    if _is_under_way(context, ROLLOUT):
+    recipe, lines = deployment.recipe(), list[str]()
+    state = read_state(deployment.store(), recipe.base_model.name)
+    takes_long = recipe.gate_judge is not None or isinstance(recipe.traces.source, DemoSource)
+    if context.instance.get_runs_count(dg.RunsFilter(job_name=ROLLOUT, statuses=UNFINISHED)):
         return dg.SkipReason("A look is under way.")
-    return dg.RunRequest(tags={"rollout": state.rollout})
+    tags = {"rollout": state.rollout}
+    if takes_long and state.active and not state.waits_for_person:
+        return dg.RunRequest(tags={**tags, DRIVE_FOR_TAG: "900"})
+    if state.active:
+        state = follow_rollout(deployment, lines.append, 0.0)
+    event = f"{state.rollout}, event {state.requested_epoch}"
+    is_shown = context.cursor == event if context.cursor or state.active else True  # the first tick shows nothing ended
+    context.update_cursor(event)
+    if not is_shown:
+        return dg.RunRequest(run_key=event, tags=tags)
+    where = f"{state.phase} at {state.canary_weight}%" if state.active else f"No rollout to look after, {state.phase}"
+    return dg.SkipReason("; ".join(filter(None, [f"{where}: {state.reason}", *lines])))
 
 
 def champion_changed(context: dg.SensorEvaluationContext, deployment: Deployment) -> Asked:
@@ -43,14 +75,12 @@ def champion_changed(context: dg.SensorEvaluationContext, deployment: Deployment
     champion, quiet_s = deployment.champion(), deployment.recipe().automation.quiet_s
     # A model may serve again after another one did: the moment since when it serves is part of the event.
     event = f"champion {champion.model.digest[:12]} since {champion.since or 'the beginning'}"
-    if context.cursor is None:  # the first tick only records
+    if context.cursor in (None, event):  # the first tick only records
         context.update_cursor(event)
         return dg.SkipReason(f"The champion is {champion.model.digest[:12]}.")
-    if context.cursor == event:
-        return dg.SkipReason(f"The champion is still {champion.model.digest[:12]}.")
     if reason := lately(context.instance, quiet_s) or collecting(deployment):
         return dg.SkipReason(reason)
-    return ask(context, deployment, event, cursor=event)
+    return ask(context, deployment, event, event, {})
 
 
 def new_labels_came(context: dg.SensorEvaluationContext, deployment: Deployment) -> Asked:
@@ -62,14 +92,13 @@ def new_labels_came(context: dg.SensorEvaluationContext, deployment: Deployment)
     if isinstance(cursor := _labelled_since(context, deployment, section), dg.SkipReason):
         return cursor
     iteration = deployment.latest()
-    came = new_labels(deployment, iteration, section)
-    if came.new < came.wanted:
+    new = new_labels(deployment, iteration)
+    if new < section.min_new_labels:
         context.update_cursor(cursor)
-        return dg.SkipReason(came.line())
+        return dg.SkipReason(f"{new:,} new labels; {section.min_new_labels:,} begin an iteration.")
     if reason := collecting(deployment):
         return dg.SkipReason(reason)
-    context.log.info(came.line())
-    return ask(context, deployment, f"new_labels of iteration {iteration.id}", cursor, {"new_labels": str(came.new)})
+    return ask(context, deployment, f"new_labels of iteration {iteration.id}", cursor, {"new_labels": str(new)})
 
 
 def feedback_drift(context: dg.SensorEvaluationContext, deployment: Deployment) -> Asked:
@@ -93,11 +122,7 @@ def feedback_drift(context: dg.SensorEvaluationContext, deployment: Deployment) 
 
 
 def ask(
-    context: dg.SensorEvaluationContext,
-    deployment: Deployment,
-    event: str,
-    cursor: str,
-    tags: dict[str, str] | None = None,
+    context: dg.SensorEvaluationContext, deployment: Deployment, event: str, cursor: str, tags: dict[str, str]
 ) -> dg.RunRequest | dg.SkipReason:
     """A run of the loop for an event. The cursor moves when a run for it has succeeded, or a person cancelled one; a
     run that failed is asked for again, with the number of the attempt in its key."""
@@ -108,7 +133,7 @@ def ask(
     if over := [run for run in runs if run.status is not dg.DagsterRunStatus.FAILURE]:
         context.update_cursor(cursor)
         return dg.SkipReason(f"Run {over[0].run_id[:8]} was made for this: {over[0].status.value}.")
-    return dg.RunRequest(run_key=f"{event}, attempt {len(runs) + 1}", tags={EVENT_TAG: event, **(tags or {})})
+    return dg.RunRequest(run_key=f"{event}, attempt {len(runs) + 1}", tags={EVENT_TAG: event, **tags})
 
 
 def sensors_of(settings: Deployment, jobs: dict[str, Target]) -> list[dg.SensorDefinition]:
@@ -161,10 +186,6 @@ def _labelled_since(
     return str(newest[0].storage_id)
 
 
-def _is_under_way(context: dg.SensorEvaluationContext, job: str) -> bool:
-    return bool(context.instance.get_runs_count(dg.RunsFilter(job_name=job, statuses=UNFINISHED)))
-
-
 def schedules_of(settings: Deployment, section: Automation, jobs: dict[str, Target]) -> list[dg.ScheduleDefinition]:
     """Of one model. `jobs`: by name."""
 
@@ -201,3 +222,116 @@ def schedules_of(settings: Deployment, section: Automation, jobs: dict[str, Targ
         ),
         by_clock("weekly", "lake_upkeep", section.upkeep_cron, "Retention and the table's upkeep."),
     ]
+
+
+def lately(instance: dg.DagsterInstance, quiet_s: float) -> str:
+    """Why no iteration is begun now: a run that may train is under way, or began within `quiet_s`; "" without one."""
+    begun = dg.RunsFilter(job_name=LOOP, created_after=datetime.now(UTC) - timedelta(seconds=quiet_s))
+    runs = [*instance.get_runs(dg.RunsFilter(job_name=LOOP, statuses=UNFINISHED)), *instance.get_runs(begun)]
+    for run in runs:
+        steps = run.step_keys_to_execute
+        if steps is None or any(step.endswith("policy_checkpoint") for step in steps):
+            what = "began less than" if run.is_finished else "is under way, or began less than"
+            return f"Run {run.run_id[:8]} of {LOOP} {what} {quiet_s:,.0f} s ago: one is enough."
+    return ""
+
+
+def collecting(deployment: Deployment) -> str:
+    """Why the night collects: the gate after it could hardly show the gain that is expected; "" where it may."""
+    recipe, store = deployment.recipe(), deployment.store()
+    past, now = read_state(store, recipe.base_model.name).past.champion, datetime.now(UTC)
+    champion = "" if past is None else past.model.digest
+    return outlook(store, recipe.evaluation, recipe.base_model.name, champion, now).collects(now)
+
+
+class ChampionQuality(NamedTuple):
+    """How the champion's answers are scored since the last iteration of it that ended."""
+
+    against: str
+    """Id of that iteration; "" where there is none."""
+    signals: tuple[SignalChange, ...]
+    least: int
+    """Scored answers below which nothing is tested."""
+
+    @property
+    def fell(self) -> bool:
+        return any(each.fell for each in self.signals)
+
+    def line(self) -> str:
+        """For a person."""
+        if not self.against:
+            return "No iteration of this champion and these rewards has ended: there is nothing to compare with."
+        what = "; ".join(each.line() for each in self.signals)
+        verdict = "proven to have fallen" if self.fell else f"no fall is proven ({self.least:,} answers at least)"
+        return f"Against iteration {self.against}, {what}: {verdict}."
+
+
+def new_labels(deployment: Deployment, newest: Iteration) -> int:
+    """How many distinct labels it has that no ended iteration had. Raises ValueError where it has none yet."""
+    store = deployment.store()
+    before = [LABELS.find(store, id) for id in ended_iterations(store)]
+    seen = pa.concat_arrays([NO_LABELS, *(label_ids(each.dataset) for each in before if each is not None)])
+    labels = label_ids(LABELS.read(store, newest.id).dataset)
+    return len(labels) - (pc.sum(pc.is_in(labels, value_set=seen)).as_py() or 0)
+
+
+def champion_quality(deployment: Deployment, newest: Iteration, section: Automation) -> ChampionQuality:
+    """Scores of the labels that no ended iteration had, against those of the last ended iteration of the same champion
+    and the same rewards. Labels of days that have left the newest table count by the table that had them last."""
+    store, rule = deployment.store(), deployment.recipe().rollout
+    ended, least = ended_iterations(store), section.min_drift_labels
+    alike = [each for each in _labelled(store) if _is_alike(store, each, newest)]
+    last = next((each for id in reversed(ended) for each in alike if each.id == id), None)
+    if last is None:
+        return ChampionQuality("", (), least)
+    since = [newest, *(each for each in reversed(alike) if each.id not in ended and each.id != newest.id)]
+    before = _scores([LABELS.read(store, last.id).dataset])
+    seen = [LABELS.read(store, each.id).dataset for each in alike if each.id in ended]
+    later = _scores([LABELS.read(store, each.id).dataset for each in since])
+    unseen = pc.invert(pc.is_in(_ids(later), value_set=pa.concat_arrays([NO_LABELS, _ids(_scores(seen))])))
+    signals = changes(before, later.filter(unseen), rule, least)
+    return ChampionQuality(last.id, tuple(signals), least)
+
+
+def label_ids(labels: DatasetRef) -> pa.StringArray:
+    """Of what may be trained on, each once: labelled, and with consent when it was. Empty where an erasure or retention
+    took the table."""
+    if not Path(labels.uri).is_dir():
+        return NO_LABELS
+    table = pq.read_table(labels.uri, columns=[*ANSWER, "consent", "final_reward"])
+    return pc.unique(
+        _ids(table.filter(pc.and_(pc.fill_null(table["consent"], False), pc.is_valid(table["final_reward"]))))
+    )
+
+
+def _ids(labels: pa.Table) -> pa.Array:
+    """Of each row's answer."""
+    joined = pc.binary_join_element_wise(labels["trace_id"], pc.fill_null(labels["observation_id"], ""), "\n")
+    return joined.combine_chunks()
+
+
+def _scores(tables: Sequence[DatasetRef]) -> pa.Table:
+    """One row an answer: of a day that several tables have, those of the first. What an erasure or retention took is
+    absent."""
+    taken: set[str] = set()
+    parts = [LABEL_TABLE.empty_table().select(SCORED)]
+    for each in tables:
+        if not Path(each.uri).is_dir():
+            continue
+        labels = pq.read_table(each.uri, columns=SCORED)
+        parts.append(labels.filter(pc.invert(pc.is_in(labels["day"], value_set=pa.array(sorted(taken), pa.string())))))
+        taken.update(labels["day"].unique().to_pylist())
+    return pa.concat_tables(parts)
+
+
+def _labelled(store: Store) -> list[Iteration]:
+    """Every iteration that has labels, the oldest first."""
+    ids = [id for id in begun_iterations(store) if store.path(layout.iteration(id, layout.LABELS)).is_file()]
+    return [governed.iteration for id in ids if (governed := TRACES.find(store, id)) is not None]
+
+
+def _is_alike(store: Store, one: Iteration, other: Iteration) -> bool:
+    """Whether the labels of both are of one champion's answers, and made by the same rules."""
+    first, second = (store.read(each.path(layout.RECIPE), Recipe) for each in (one, other))
+    rules = [None if recipe is None else label_digest_of(recipe.rewards) for recipe in (first, second)]
+    return one.champion.digest == other.champion.digest and rules[0] == rules[1]

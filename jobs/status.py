@@ -27,11 +27,10 @@ from pipeline.core.storage import ModelRef, Record, Store
 from pipeline.recipe import Recipe, load
 from pipeline.recipe.sources import DemoSource
 from pipeline.registry.base_models import with_base
-from pipeline.rollout.blocks import blocked
 from pipeline.rollout.fold import read_log
 from pipeline.rollout.gateway.process import running_address
 from pipeline.rollout.propose import ChampionState
-from pipeline.rollout.record import Phase, RolloutState
+from pipeline.rollout.record import Phase, RolloutState, blocked
 from pipeline.rollout.router import Unrouted
 from pipeline.views.rollout import RolloutStatus, sentences, spell, status
 

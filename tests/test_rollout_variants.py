@@ -20,9 +20,9 @@ from assets.resources import Deployment
 from assets.rollout import follow_rollout
 from k8s.slots import DEPLOYMENT
 from pipeline.core.storage import ModelRef
-from pipeline.rollout.export import export_model, exported_uri
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.record import Phase, RolloutState
+from pipeline.serving.model_places import export_model, exported_uri
 from tests.k8s.slotted import SPACE, SlottedCluster, route, slot
 from tests.loop import EMBEDDED, ROOT
 from tests.opened import open_rollout

@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError, model_validator
 from pipeline.core.locations import Uri
 from pipeline.core.redaction import kept_secrets, redacted
 from pipeline.core.storage import digest_json, shown_path
-from pipeline.recipe.compute import Accelerator, Automation, Compute, Kubernetes
+from pipeline.recipe.compute import Accelerator, Automation, Compute, Kubernetes, Retention
 from pipeline.recipe.custom import located
 from pipeline.recipe.rewards import Judge, Rewards
 from pipeline.recipe.rollout import Rollout
@@ -103,6 +103,8 @@ class Recipe(Section):
     """Where the work runs, and what that costs."""
     automation: Annotated[Automation, Operational] = Automation()
     """When the loop starts by itself."""
+    retention: Annotated[Retention, Operational] = Retention()
+    """How much of old iterations and runs is kept."""
     accept_demo_suite: Annotated[bool, Operational] = False
     """A person lets the embedded arithmetic suite gate a model that is not the embedded one: without this, nothing of
     such a model is trained."""

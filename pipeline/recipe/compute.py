@@ -176,6 +176,14 @@ class Compute(Section):
         return self.nodes * self.processes
 
 
+class Retention(Section):
+    """What the schedule `weekly` deletes. Records, evidence, tables and the audit log stay."""
+
+    iterations: PositiveInt = 10
+    """Of how many iterations weights, checkpoints, answers and MLflow's copies stay: the last ones begun, and all that
+    were promoted, are in a rollout or have an alias in MLflow. Without a router, all that are registered, too."""
+
+
 class Automation(Section):
     """When the loop starts by itself. Schedules and sensors are stopped until somebody starts them in Dagster."""
 

@@ -1,5 +1,5 @@
-"""An iteration's run in MLflow, found by its tags, and logging to it. MLflow's client repeats a request whose answer is
-lost, so duplicates are removed."""
+"""An iteration's run in MLflow, found by its tags, and logging to it, also while it trains. MLflow's client repeats a
+request whose answer is lost, so duplicates are removed."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ import math
 import os
 import re
 import shlex
-from collections.abc import Generator, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import quote
 
 from pipeline.core import layout
 from pipeline.core.iteration import Iteration
+from pipeline.core.mlflow_server import mlflow_answers, reach
 from pipeline.core.storage import Store
 from pipeline.registry.tracking import be_quiet, ensure_database
-from pipeline.training.journal import LoggedRow, read_journal
+from pipeline.training.journal import LoggedRow, read_journal, read_rows
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -33,6 +35,9 @@ STARTED, DIGEST = "training.started", "model.digest"
 """Tags that distinguish runs of one iteration: the start of its training, and the digest of its model."""
 DATASET_DIGEST = 36
 """Characters of a digest that MLflow stores; the whole one is in the source."""
+EVERY_S = 2.0
+ENDS_WITHIN_S = 5.0
+"""The wait for a silent server at the end. A local database is always waited for."""
 
 
 PAGES = "?workflowType=machine_learning"
@@ -238,3 +243,78 @@ def version_page(registry_uri: str, name: str, version: int) -> str:
 
 def _page(server: str, path: str) -> str:
     return f"{server.rstrip('/')}/#/{path}" if server.startswith(("http://", "https://")) else ""
+
+
+class MetricsSender(threading.Thread):
+    """Sends the metrics of a running training until its `with` block ends; a block that raises marks the run as failed
+    until it resumes. The trainer's metrics file is the buffer: an unreachable server neither fails nor delays a
+    training, and after a kill the file is sent again; MLflow keeps each point once."""
+
+    def __init__(
+        self,
+        addresses: Callable[[], MlflowAddresses],
+        store: Store,
+        iteration: Iteration,
+        tags: Mapping[str, str],
+        log: Callable[[str], None],
+    ) -> None:
+        """`addresses` is called when there is something to send; where it raises, MLflow is unreachable. `log` gets one
+        line then."""
+        super().__init__(name="live metrics", daemon=True)
+        self._find, self._store, self._iteration, self._tags, self._log = addresses, store, iteration, tags, log
+        self._over = threading.Event()
+        self._failed = self._missed = False
+        self._at = 0
+        self._addresses: MlflowAddresses | None = None
+        self._client: MlflowClient | None = None
+        self._run: Run | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._failed = kind is not None
+        self._over.set()
+        own = self._addresses is not None and not self._addresses.remote
+        self.join(None if own else ENDS_WITHIN_S)
+
+    @property
+    def identity(self) -> RunIdentity | None:
+        """None until something was sent."""
+        run = self._run
+        return None if run is None else RunIdentity(run.info.experiment_id, run.info.run_id)
+
+    def run(self) -> None:
+        over = False
+        while not over:
+            over = self._over.wait(EVERY_S)
+            try:
+                self._send()
+                if over and self._failed and self._client is not None and self._run is not None:
+                    self._client.set_terminated(self._run.info.run_id, "FAILED")
+            except Exception as error:  # boundary: MLflow; whatever it raises, the training goes on
+                if not self._missed:
+                    self._log(
+                        "MLflow does not take the metrics of the training, which goes on; they are sent when it does, "
+                        f"at the latest when the iteration is put on record. {error}"
+                    )
+                self._missed = True
+
+    def _send(self) -> None:
+        if not training_started(self._store, self._iteration):
+            return
+        rows, end = read_rows(metrics_file(self._store, self._iteration), self._at)
+        if self._run is not None and not rows:
+            return
+        self._addresses = addresses = self._addresses or self._find()
+        self._client = client = self._client or mlflow_client(addresses.tracking, addresses.registry)
+        reach(addresses.tracking)
+        with mlflow_answers(addresses.tracking):
+            if self._run is None:
+                run = open_run(client, addresses, self._store, self._iteration)
+                client.update_run(run.info.run_id, "RUNNING")
+                log_tags(client, run, self._tags)
+                self._run = run
+            log_points(client, self._run, rows)
+            self._at = end

@@ -173,6 +173,22 @@ def tag_blocked(registry_uri: str, registrations: Sequence[ModelRegistration], p
             client.set_model_version_tag(each.name, str(each.version), "blocked_reason", reason)
 
 
+def drop_weights(addresses: MlflowAddresses, iteration: Iteration) -> bool:
+    """Delete an iteration's weights in MLflow, which keeps runs and versions; False where a version has an alias."""
+    with mlflow_answers(addresses.tracking, addresses.versions):
+        client, name = mlflow_client(addresses.tracking, addresses.registry), iteration.model_name
+        ours = [each for each in _versions(client, name) if each.tags.get("iteration") == iteration.id]
+        if any(client.get_model_version(name, each.version).aliases for each in ours):
+            return False
+        for each in ours:
+            client.set_model_version_tag(name, each.version, "weights", "deleted by retention")
+        if experiment := runs.experiment_of(client, addresses, name):
+            for run in client.search_runs([experiment], f"tags.iteration = '{iteration.id}'"):
+                for folder in (MODEL, ADAPTER):
+                    runs.artifacts_at(str(run.info.artifact_uri), addresses).delete_artifacts(folder)
+    return True
+
+
 def _rows(store: Store, run: Run, iteration: Iteration, rows: Sequence[Mapping[str, float]]) -> Iterator[LoggedRow]:
     """The metrics that the training logged, at their times; those of its result alone get the time of the last step, so
     that a repeated point is the same."""

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
-from pipeline.rollout.blocks import blocked
 from pipeline.rollout.evidence import LiveMetrics, LookRequest, StageTally, summed
 from pipeline.rollout.fold import adds_s, read_state, read_tally, write_tally
 from pipeline.rollout.reconcile import (
@@ -18,7 +17,7 @@ from pipeline.rollout.reconcile import (
     too_few_servers,
     wanted_split,
 )
-from pipeline.rollout.record import LookResult, Phase, Proposal, RolloutState, RolloutStep, append, step_event
+from pipeline.rollout.record import LookResult, Phase, Proposal, RolloutState, RolloutStep, append, blocked, step_event
 from pipeline.rollout.router import NullMetrics, Readiness, RolloutPorts, Split, Tick, asked_for
 from pipeline.rollout.rules import (
     comparability_problem,
@@ -314,8 +313,7 @@ def drive(
         if moved := (state.phase, state.stage, state.rollout) != (before.phase, before.stage, before.rollout):
             log(f"rollout {name} {state.rollout}: {_where(before)} -> {_where(state)}: {state.reason}")
         before = state
-        unwatched = state.phase is Phase.HELD and state.canary_weight == 0
-        if not state.active or unwatched or state.waits_for_approval:
+        if not state.active or state.waits_for_person:
             return state
         begun = state.phase in (Phase.OBSERVING, Phase.HELD)  # nothing to show yet
         if moved and not begun:

@@ -1,6 +1,5 @@
-"""What a rollout's log adds up to, with a snapshot of it, so that few events are read again; and the tally of a stage
-by unit, an object beside the events, of which an event holds the sums. A tally is written before the event that names
-it, and removed once a later event names another."""
+"""What a rollout's log adds up to, and a snapshot of it; and the tally of a stage by unit, an object of its own that is
+there before the event that names it and has its sums, and removed once a later event names another."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -32,6 +31,8 @@ class RolloutLog(Record):
     state: RolloutState = RolloutState()
     events: tuple[RolloutEvent, ...] = ()
     """Without the looks that decided nothing, but for the last one before each other event and the last of all."""
+    key: str = ""
+    """Of a snapshot: digest of the code that added the log up, and of its last event."""
 
     @property
     def rested_on(self) -> frozenset[str]:
@@ -40,13 +41,6 @@ class RolloutLog(Record):
         rollouts |= {self.state.rollout} if self.state.active else set()
         opened = (event.proposal for event in self.events if event.proposal and event.rollout in rollouts)
         return frozenset(each.version.iteration for each in opened)
-
-
-class LogSnapshot(Record):
-    """`key`: of the code that added the log up, and of its last event."""
-
-    key: str
-    log: RolloutLog
 
 
 def fold(events: Iterable[RolloutEvent], log: RolloutLog | None = None) -> RolloutLog:
@@ -59,16 +53,15 @@ def read_state(store: Store, model_name: str) -> RolloutState:
 
 
 def read_log(store: Store, model_name: str, keep: bool = False) -> RolloutLog:
-    """The log: its snapshot, where that is of these events and of this code, with what was appended since. `keep`:
-    renew the snapshot when it is old."""
+    """Its snapshot, where that is of these events and of this code, and what came since. `keep`: renew an old one."""
     name, kept, log = layout.rollout(model_name, "snapshot.json"), None, RolloutLog()
     with suppress(ValueError):  # it is torn, or has other fields
-        kept = store.read(name, LogSnapshot)
-    if kept is not None and kept.key == _key(store, model_name, kept.log.state.epoch):
-        log = kept.log
+        kept = store.read(name, RolloutLog)
+    if kept is not None and kept.key == _key(store, model_name, kept.state.epoch):
+        log = kept.model_copy(update={"key": ""})
     log = fold(events := read_events(store, model_name, log.state.epoch), log)
     if keep and len(events) >= SNAPSHOT_EVERY:
-        store.write(name, LogSnapshot(key=_key(store, model_name, log.state.epoch), log=log))
+        store.write(name, log.model_copy(update={"key": _key(store, model_name, log.state.epoch)}))
     return log
 
 

@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 from pipeline.core.iteration import Iteration
 from pipeline.core.storage import ModelRef, Record, Store, digest_json
-from pipeline.rollout.blocks import blocked
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.policy import RolloutPolicy
 from pipeline.rollout.record import (
@@ -18,6 +17,7 @@ from pipeline.rollout.record import (
     RolloutState,
     RolloutStep,
     append,
+    blocked,
     step_event,
 )
 from pipeline.training.result import Health

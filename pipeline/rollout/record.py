@@ -1,7 +1,10 @@
 """The rollout's record: an append-only log of events, one object per epoch, written create-if-absent. `append` refuses
-a skipped stage, traffic without the approval that the policy asks for, and superseding a canary that is observed."""
+a skipped stage, traffic without the approval that the policy asks for, and superseding a canary that is observed. And
+the models that may not be promoted, because they learned from data that had to be forgotten: a record an erasure. What
+serves keeps serving, and what was trained on top of a blocked champion is not blocked: it never saw the data."""
 
 import os
+from collections.abc import Collection
 from enum import StrEnum
 from typing import Literal, NamedTuple
 
@@ -221,6 +224,11 @@ class RolloutState(Record):
         return self.phase is Phase.GATED and bool(self.opened.policy.approvers)
 
     @property
+    def waits_for_person(self) -> bool:
+        """Whether nothing happens before somebody decides: no canary has requests."""
+        return self.waits_for_approval or (self.phase is Phase.HELD and self.canary_weight == 0)
+
+    @property
     def supersedable(self) -> bool:
         """Whether a newer candidate may take its place: before traffic, or held at its first weight at the most. A
         rollout that is being observed goes on, or a candidate each night would end every dwell."""
@@ -277,3 +285,39 @@ def step_event(state: RolloutState, now: float, step: RolloutStep) -> RolloutEve
 
 def event_file(model_name: str, epoch: int) -> str:
     return layout.rollout(model_name, "events", f"{epoch:06d}.json")
+
+
+class ErasureBlock(Record):
+    """What one erasure blocks. An iteration that has no model yet is blocked with all that it may still make."""
+
+    proof: str
+    digests: tuple[str, ...]
+    iterations: tuple[str, ...]
+
+    @property
+    def reason(self) -> str:
+        return f"it learned from data that erasure {self.proof} removed"
+
+
+def block(store: Store, new_block: ErasureBlock) -> None:
+    """Put the block on record, and into the folder of every training that it is about, which its trainer reads."""
+    store.write(f"{layout.BLOCKS}/{new_block.proof}.json", new_block)
+    for id in new_block.iterations:
+        store.write(layout.iteration(id, layout.TRAINING, layout.BLOCKED_FILE), new_block)
+
+
+def blocking(store: Store, iteration: str, digests: Collection[str] = ()) -> list[ErasureBlock]:
+    """The blocks of an iteration, or of what it made."""
+    return [each for each in blocks(store) if iteration in each.iterations or not set(digests).isdisjoint(each.digests)]
+
+
+def blocks(store: Store) -> list[ErasureBlock]:
+    names = sorted(f"{layout.BLOCKS}/{path.name}" for path in store.path(layout.BLOCKS).glob("*.json"))
+    return [each for name in names if (each := store.read(name, ErasureBlock))]
+
+
+def blocked(store: Store, version: ModelVersion) -> str:
+    """Why this version may not be promoted, or nothing."""
+    for each in blocking(store, version.iteration, (version.model.digest, version.adapter.digest)):
+        return f"version {version.version} is blocked: {each.reason}"
+    return ""

@@ -21,9 +21,8 @@ from pipeline.recipe import Evaluation
 from pipeline.recipe.pinning import pin
 from pipeline.recipe.suites import JudgedSuite, preset_suite
 from pipeline.registry import versions
-from pipeline.rollout.blocks import ErasureBlock, block
 from pipeline.rollout.fold import read_state
-from pipeline.rollout.record import Fingerprints, ModelVersion
+from pipeline.rollout.record import ErasureBlock, Fingerprints, ModelVersion, block
 from pipeline.selection.draw import FreshSamples
 from pipeline.training.result import CAUSES, Goodput, Health, HealthFinding
 from tests.assets.laid import EMBEDDED, NOWHERE, Laid

@@ -1,4 +1,4 @@
-"""The first commands of a deployment: several at once, and one that is killed while the storage is made."""
+"""The first commands of a deployment: several at once, and one that is killed while the storage is made; old runs."""
 
 import os
 import signal
@@ -6,9 +6,14 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 
+import dagster as dg
 import pytest
+
+from jobs import dagster_storage
+from jobs.dagster_storage import drop_runs
 
 AT_ONCE = """
 import os, sys
@@ -73,3 +78,24 @@ def test_a_kill_while_it_is_made_leaves_none(tmp_path: Path) -> None:
     assert not (tmp_path / "storage").exists()
     assert run(AT_ONCE, str(tmp_path / "storage")) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == [".storage.lock", "storage"]
+
+
+@dg.asset
+def made() -> None: ...
+
+
+@pytest.mark.slow
+def test_old_runs_go_but_for_an_assets_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = tmp_path / "workers"
+    workers.mkdir()
+    with dg.instance_for_test() as instance:
+        ids = [dg.materialize([made], instance=instance).run_id for _ in range(3)]
+        for id in ids:
+            (workers / f"{id}.log").write_text("", encoding="utf-8")
+        assert drop_runs(instance, workers) == 0, "none is old"
+        monkeypatch.setattr(dagster_storage, "KEEP_RUNS", timedelta(days=-1))
+        assert drop_runs(instance, workers) == 2
+        assert [run.run_id for run in instance.get_runs()] == [path.stem for path in workers.iterdir()] == ids[2:]
+        assert len(instance.fetch_materializations(made.key, limit=9).records) == 1
+        home = Path(instance.root_directory)
+        assert not [path for path in home.rglob("*") if any(id in path.name for id in ids[:2])]

@@ -1,3 +1,4 @@
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
@@ -11,12 +12,17 @@ from assets.resources import Deployment
 from jobs import gangs, sensors
 from jobs.definitions import definitions
 from jobs.gangs import UNFOLLOWED_S, gang_held, gang_orphaned
+from jobs.preference_tuning import DRIVE_FOR_TAG
 from jobs.sensors import champion_changed, rollout_due
 from k8s.attempts import GangAttempts
 from pipeline.core.storage import ModelRef, Store
+from pipeline.rollout.decision import RolloutDecision, decide
+from pipeline.rollout.fold import read_state
 from pipeline.rollout.propose import ChampionState
-from pipeline.rollout.record import Phase, RolloutState
+from pipeline.rollout.router import RolloutPorts
 from tests.loop import deployment
+from tests.opened import open_rollout
+from tests.pipeline.rollout.local_router import LocalRouter
 
 pytestmark = pytest.mark.slow
 
@@ -41,18 +47,53 @@ def tick(
     return list(result.run_requests or []), result.cursor
 
 
-def test_an_active_rollout_gets_a_look_also_a_held_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for phase in (Phase.IDLE, Phase.PROMOTED):
-        monkeypatch.setattr(sensors, "read_state", lambda *_, phase=phase: RolloutState(phase=phase))
-        assert tick(rollout_due, tmp_path)[0] == []
-    monkeypatch.setattr(sensors, "read_state", lambda *_: RolloutState(phase=Phase.HELD))
-    job = definitions.resolve_job_def("canary_rollout")
+OTHERS = ("traces.source={kind: otel, uri: /nowhere}",)
+
+
+def looked_at(
+    instance: dg.DagsterInstance, folder: Path, cursor: str | None, overrides: tuple[str, ...] = OTHERS
+) -> tuple[str | dg.RunRequest, str | None]:
+    """Why a tick of `rollout_due` skips, or the run that it asks for; and the cursor."""
+    with dg.build_sensor_context(instance=instance, cursor=cursor) as context:
+        found = rollout_due(context, deployment(folder, overrides))
+        assert not isinstance(found, list)
+        return found.skip_message or "" if isinstance(found, dg.SkipReason) else found, context.cursor
+
+
+def test_the_sensor_looks_itself_and_a_change_is_shown_once(tmp_path: Path) -> None:
+    settings = deployment(tmp_path, OTHERS)
+    store, name = settings.store(), "arithmetic"
     with dg.instance_for_test() as instance:
-        instance.create_run_for_job(job, status=dg.DagsterRunStatus.SUCCESS)
-        requests, _ = tick(rollout_due, tmp_path, instance=instance)
-        assert len(requests) == 1
-        instance.create_run_for_job(job, status=dg.DagsterRunStatus.STARTED)
-        assert tick(rollout_due, tmp_path, instance=instance)[0] == []
+        assert looked_at(instance, tmp_path, None)[0] == "No rollout to look after, idle: "
+        rollout = open_rollout(settings, tmp_path, time.time())
+        found, cursor = looked_at(instance, tmp_path, None)
+        assert isinstance(found, dg.RunRequest) and (found.run_key, found.tags) == (cursor, {"rollout": rollout})
+        for looks in (2, 3):
+            found, cursor = looked_at(instance, tmp_path, cursor)
+            assert "gated at 0%: no server answers for" in str(found)
+            assert read_state(store, name).watch.looks == looks
+        run = instance.create_run_for_job(
+            definitions.resolve_job_def("canary_rollout"), status=dg.DagsterRunStatus.STARTED
+        )
+        assert looked_at(instance, tmp_path, cursor) == ("A look is under way.", cursor)
+        instance.report_run_canceled(run)
+        decision = RolloutDecision(action="pause", reason="not today", by="ann")
+        decide(RolloutPorts(store, name, LocalRouter(store, name), lambda state: None), decision, time.time())
+        found, cursor = looked_at(instance, tmp_path, cursor)
+        assert isinstance(found, dg.RunRequest) and "event" in str(found.run_key)
+        epoch = read_state(store, name).epoch
+        assert "held at 0%: not today" in str(looked_at(instance, tmp_path, cursor)[0])
+        assert read_state(store, name).epoch == epoch, "nothing more is to be said of it"
+
+
+def test_looks_that_take_long_are_runs_that_look_on(tmp_path: Path) -> None:
+    settings = deployment(tmp_path)
+    open_rollout(settings, tmp_path, time.time())
+    with dg.instance_for_test() as instance:
+        for _ in range(2):
+            found, _ = looked_at(instance, tmp_path, None, ())
+            assert isinstance(found, dg.RunRequest) and found.tags[DRIVE_FOR_TAG] == "900"
+        assert read_state(settings.store(), "arithmetic").epoch == 1
 
 
 @pytest.mark.parametrize(

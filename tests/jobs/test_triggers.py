@@ -12,8 +12,15 @@ from dagster._utils.schedules import schedule_execution_time_iterator
 
 from assets.records import Ending, conclude
 from jobs.definitions import definitions
-from jobs.sensors import champion_changed, feedback_drift, new_labels_came, schedules_of
-from jobs.triggers import champion_quality, lately, new_labels
+from jobs.sensors import (
+    champion_changed,
+    champion_quality,
+    feedback_drift,
+    lately,
+    new_labels,
+    new_labels_came,
+    schedules_of,
+)
 from pipeline.core.iteration import Iteration
 from pipeline.core.storage import ModelRef
 from pipeline.recipe import Automation
@@ -50,10 +57,10 @@ def told(instance: dg.DagsterInstance) -> None:
 
 def test_only_labels_that_may_be_trained_on_count_once(tmp_path: Path) -> None:
     settings = deployment(tmp_path)
-    store, section = settings.store(), settings.recipe().automation
+    store = settings.store()
     end(tmp_path, label(store, "one", traces(0, 10)), "refused")
     newest = label(store, "two", {**traces(5, 25), "none": None, "no": 0.5}, without_consent=("no",))
-    assert new_labels(settings, newest, section).new == 15
+    assert new_labels(settings, newest) == 15
 
 
 @pytest.mark.slow

@@ -28,10 +28,10 @@ from pipeline.governance.erasure.records import (
 )
 from pipeline.registry import versions
 from pipeline.rewards import findings, reviews
-from pipeline.rollout import blocks
 from pipeline.rollout.decision import abort
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.propose import champion
+from pipeline.rollout.record import ErasureBlock, block, blocked, blocking, blocks
 from pipeline.selection import draw
 from pipeline.traces import erased
 from pipeline.traces.context import StageContext
@@ -156,18 +156,18 @@ def _block(context: StageContext, registry_uri: str, affected: Affected, id: str
     if not affected.iterations:
         return ""
     store, model_name = context.store, context.recipe.base_model.name
-    before = next((each for each in blocks.blocks(store) if each.proof == id), None)
-    new_block = blocks.ErasureBlock(
+    before = next((each for each in blocks(store) if each.proof == id), None)
+    new_block = ErasureBlock(
         proof=id,
         digests=tuple(sorted({*affected.digests, *(before.digests if before else ())})),
         iterations=tuple(sorted({*affected.iterations, *(before.iterations if before else ())})),
     )
-    blocks.block(store, new_block)
+    block(store, new_block)
     ours = [each for each in iterations(store) if each.id in affected.iterations]
     serving = ""
     for name in sorted({model_name, *(each.model_name for each in ours)}):
         state = read_state(store, name)
-        if state.proposal is not None and (reason := blocks.blocked(store, state.proposal.version)):
+        if state.proposal is not None and (reason := blocked(store, state.proposal.version)):
             abort(store, name, reason, now.timestamp())
         rows = versions.registered(registry_uri, name, affected.iterations)
         versions.tag_blocked(registry_uri, rows, id, new_block.reason)
@@ -184,7 +184,7 @@ def _counted(held: Sequence[Place]) -> Counts:
 def blocked_iteration(store: Store, registry_uri: str, iteration: Iteration, now: datetime) -> str:
     """Why nothing may be made of an iteration any more; "" where no erasure blocks it. Stages that make or promote a
     model ask here: what was made while its data was being forgotten is blocked, tagged and added to the proofs."""
-    active_blocks = blocks.blocking(store, iteration.id)
+    active_blocks = blocking(store, iteration.id)
     if not active_blocks:
         return ""
     result = store.read(iteration.path(layout.RESULT), TrainingResult)
@@ -194,7 +194,7 @@ def blocked_iteration(store: Store, registry_uri: str, iteration: Iteration, now
     late = Affected(versions=tuple(sorted(named)), digests=tuple(sorted(digests)))
     for each in active_blocks:
         if not digests <= set(each.digests):
-            blocks.block(store, each.model_copy(update={"digests": tuple(sorted({*each.digests, *digests}))}))
+            block(store, each.model_copy(update={"digests": tuple(sorted({*each.digests, *digests}))}))
         versions.tag_blocked(registry_uri, registrations, each.proof, each.reason)
         first = store.read(layout.proof(each.proof), ErasureProof)
         if first is None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pipeline.core import layout
 from pipeline.core.removal import Place
 from pipeline.core.storage import Store
-from pipeline.rollout.blocks import blocks
+from pipeline.rollout.record import blocks
 from pipeline.training.checkpoints.mirror import MirrorFolder, mirror_folder, places_of
 from pipeline.training.journal import read_journal
 
@@ -16,7 +16,7 @@ from pipeline.training.journal import read_journal
 def remove(store: Store, iterations: Collection[str]) -> Iterator[str]:
     """Close the mirrors to these iterations' trainings (ids) and delete what is in them; yields each checkpoint's name
     before it goes. `remains` says what a store refuses."""
-    for id, folder in _folders(store, iterations):
+    for id, folder in folders(store, iterations):
         with suppress(OSError):
             if _is_as_left(store, id, folder):
                 folder.close(id)
@@ -29,7 +29,7 @@ def place(store: Store, iterations: Collection[str]) -> Place:
 
     def count() -> dict[str, int]:
         names: dict[str, int] = {}
-        for id, folder in _folders(store, iterations):
+        for id, folder in folders(store, iterations):
             with suppress(OSError):
                 names |= dict.fromkeys(_steps(store, folder) if _is_as_left(store, id, folder) else (), 1)
         return names
@@ -39,7 +39,7 @@ def place(store: Store, iterations: Collection[str]) -> Place:
 
 def remains(store: Store, iterations: Collection[str]) -> list[str]:
     """What the mirrors of these iterations (ids) hold after all, or why that is not known, each with what to do."""
-    lines = [line for id, folder in _folders(store, iterations) for line in _left(store, id, folder)]
+    lines = [line for id, folder in folders(store, iterations) for line in _left(store, id, folder)]
     return [line.removeprefix(f"{store.root}/") for line in lines]
 
 
@@ -100,7 +100,8 @@ def _steps(store: Store, folder: MirrorFolder) -> list[str]:
     return [f"{folder.name}/{step}".removeprefix(f"{store.root}/") for step in folder.steps()]
 
 
-def _folders(store: Store, iterations: Collection[str]) -> Iterator[tuple[str, MirrorFolder]]:
+def folders(store: Store, iterations: Collection[str]) -> Iterator[tuple[str, MirrorFolder]]:
+    """The mirrors of these iterations, each with its iteration's id, in stores whose driver is installed."""
     for id in sorted(iterations):
         for place in places_of(store, id):
             if (folder := mirror_folder(place.uri, place.folder)) is not None:

@@ -16,9 +16,8 @@ from mlflow import MlflowClient
 from pipeline.core import layout, mlflow_server
 from pipeline.core.iteration import Iteration, identify
 from pipeline.core.storage import DatasetRef, ModelRef, Store
-from pipeline.registry import live
-from pipeline.registry.live import MetricsSender
-from pipeline.registry.runs import MlflowAddresses, metrics_file
+from pipeline.registry import runs
+from pipeline.registry.runs import MetricsSender, MlflowAddresses, metrics_file
 from pipeline.rollout.record import JudgedCandidate
 from pipeline.training.journal import MetricsLog, TrainingJournal, read_rows
 from tests.ports import held_port
@@ -29,7 +28,7 @@ from .conftest import put_on_record
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
-live.EVERY_S = 0.05
+runs.EVERY_S = 0.05
 
 TRAINS = """
 import sys
@@ -175,7 +174,7 @@ def silent() -> Iterator[str]:
 
 
 def test_silent_server_is_left_behind_at_the_end(silent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "ENDS_WITHIN_S", 0.1)
+    monkeypatch.setattr(runs, "ENDS_WITHIN_S", 0.1)
     monkeypatch.setattr(mlflow_server, "TIMEOUTS_S", (1.0, 1.0))
     training = Training(tmp_path, silent, "silent")
     with training.sent(print) as sender:

@@ -220,3 +220,16 @@ def test_aliases_follow_the_record_and_heal(place, tmp_path):
     with pytest.raises(ValueError, match=r"lost previous 1\. Restore"):
         project(MlflowAddresses(uri), state)
     assert client.get_registered_model(name).aliases == {"champion": two.version}
+
+
+def test_weights_go_unless_a_version_has_an_alias(place):
+    store, uri, _ = place
+    (iteration, recorded), (refused, _) = keep(place, "swept"), keep(place, "swept", data="other", verdict="FAIL")
+    client, there = versions.mlflow_client(uri), weights(store, "swept")
+    client.set_registered_model_alias("swept", "mine", str(recorded.version.version))
+    assert not versions.drop_weights(MlflowAddresses(uri), iteration) and weights(store, "swept") == there
+    assert versions.drop_weights(MlflowAddresses(uri), refused) and len(weights(store, "swept")) == len(there) - 1
+    client.delete_registered_model_alias("swept", "mine")
+    assert versions.drop_weights(MlflowAddresses(uri), iteration) and weights(store, "swept") == []
+    assert list(store.path("mlflow", "swept").rglob("model_card.md")), "what is not weights stays"
+    assert client.get_model_version("swept", str(recorded.version.version)).tags["weights"] == "deleted by retention"

@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
 from pipeline.core import audit
-from pipeline.rollout.blocks import ErasureBlock, block
 from pipeline.rollout.decision import RolloutDecision, decide
 from pipeline.rollout.fold import fold, in_rollout, read_log
 from pipeline.rollout.notices import notices
 from pipeline.rollout.propose import champion
 from pipeline.rollout.reconcile import reconcile
-from pipeline.rollout.record import TERMINAL, Phase, read_events
+from pipeline.rollout.record import TERMINAL, ErasureBlock, Phase, block, read_events
 from tests.pipeline.rollout.conftest import NAME
 from tests.pipeline.rollout.faults import SLOW_S, SPOILERS, Crash
 from tests.pipeline.rollout.machine_world import DAY, DEAD, KINDS, SHORT, UNITS, WEIGHTS, FailingWorld

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from pipeline.core.storage import ModelRef, digest_dir, model_ref
-from pipeline.rollout.export import export_model, exported, exported_uri
-from pipeline.serving.model_places import copy_model
+from pipeline.serving.model_places import copy_model, export_model, exported, exported_uri
 from tests.servers import s3
 
 pytestmark = pytest.mark.slow

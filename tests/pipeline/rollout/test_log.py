@@ -45,7 +45,7 @@ def torn(snapshot: Path) -> None:
 
 def of_other_events(snapshot: Path) -> None:
     events = sorted(snapshot.parent.glob("events/*.json"))
-    last = json.loads(snapshot.read_bytes())["log"]["state"]["epoch"]
+    last = json.loads(snapshot.read_bytes())["state"]["epoch"]
     other = events[last - 1].read_text("utf-8").replace('"reason": "', '"reason": "another one: ')
     events[last - 1].write_text(other, encoding="utf-8")
 

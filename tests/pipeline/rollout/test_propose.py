@@ -4,11 +4,10 @@ import pytest
 
 from pipeline.core import layout
 from pipeline.recipe import Rollout
-from pipeline.rollout.blocks import ErasureBlock, block, blocked
 from pipeline.rollout.decision import RolloutDecision, decide
 from pipeline.rollout.policy import account, approval_refusal, policy_of, proposer
 from pipeline.rollout.propose import on_hold
-from pipeline.rollout.record import Phase
+from pipeline.rollout.record import ErasureBlock, Phase, block, blocked
 from pipeline.rollout.router import route
 from pipeline.training.result import Health
 from tests.pipeline.rollout.conftest import BASE, World, iteration_over, split_at, version_of

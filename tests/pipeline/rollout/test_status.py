@@ -5,7 +5,7 @@ from pipeline.rollout.fold import read_log
 from pipeline.rollout.notices import notices, post
 from pipeline.rollout.policy import RolloutPolicy
 from pipeline.rollout.propose import ChampionState, champion
-from pipeline.rollout.record import Phase
+from pipeline.rollout.record import Phase, read_events
 from pipeline.views.rollout import RolloutStatus, share_estimate, status
 from tests.pipeline.rollout.conftest import BASE, NAME, POLICY, World
 from tests.pipeline.rollout.local_router import LocalRouter

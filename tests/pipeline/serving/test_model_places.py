@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from pipeline.core.storage import ModelRef, digest_dir
-from pipeline.rollout.export import export_model
 from pipeline.serving import model_places
-from pipeline.serving.model_places import copy_model, partial_folder
+from pipeline.serving.model_places import copy_model, export_model, partial_folder
 
 BYTES = 5000
 

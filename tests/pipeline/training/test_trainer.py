@@ -19,7 +19,7 @@ from pipeline.demo.task import problems
 from pipeline.recipe import Checkpoints
 from pipeline.recipe.methods import METHODS
 from pipeline.recipe.training import Lora
-from pipeline.rollout.blocks import ErasureBlock, block
+from pipeline.rollout.record import ErasureBlock, block
 from pipeline.training.checkpoints.mirror import mirror_folder, places_of
 from pipeline.training.launch import TrainingRefused, train
 from pipeline.training.plan import TrainingPlan

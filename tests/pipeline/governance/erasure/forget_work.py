@@ -8,7 +8,7 @@ from sqlalchemy.engine.default import DefaultDialect
 
 from pipeline.core import audit
 from pipeline.governance.erasure.records import proofs
-from pipeline.rollout.blocks import blocks
+from pipeline.rollout.record import blocks
 from pipeline.traces.erased import erased_users
 from pipeline.traces.lake import open_lake
 from tests.pipeline.governance.erasure.conftest import ANN, DAYS, NAME, Place

@@ -16,10 +16,9 @@ from pipeline.governance.erasure import blocked_iteration, preview
 from pipeline.governance.erasure.records import Affected, ErasureProof, Person, proofs
 from pipeline.registry import versions
 from pipeline.rewards.reward_model.records import RewardModelReport
-from pipeline.rollout.blocks import blocks
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.propose import champion
-from pipeline.rollout.record import Phase, RolloutStep, append, step_event
+from pipeline.rollout.record import Phase, RolloutStep, append, blocks, step_event
 from pipeline.traces.erased import erased_users
 from pipeline.traces.lake import open_lake
 from tests.contexts import mark_of, stage_context

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.core.storage import Store
 from pipeline.governance.erasure import blocked_iteration, mirrored
-from pipeline.rollout.blocks import ErasureBlock, block
+from pipeline.rollout.record import ErasureBlock, block
 from pipeline.training.checkpoints.mirror import CLAIM, mark_of, place_of, remember
 from pipeline.training.journal import TrainingJournal
 from tests.contexts import KEYS
