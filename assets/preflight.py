@@ -22,12 +22,14 @@ from pipeline.demo.desk.judges import is_desk_judge
 from pipeline.models.check import check_base, check_once
 from pipeline.places.checks import Places, file_lines, place_faults
 from pipeline.recipe import Recipe
+from pipeline.recipe.sources import DemoSource
 from pipeline.recipe.suites import TracesSuite
 from pipeline.rollout.policy import policy_of
-from pipeline.rollout.rules import stage_power
+from pipeline.rollout.production import requests_a_day
 from pipeline.traces.context import Log
 from pipeline.traces.detect import wrong_kind
-from pipeline.traces.sources.protocol import address_of
+from pipeline.traces.sources.protocol import Address, address_of
+from pipeline.views.plan import DAY_S, plan_lines
 
 STAGES = (*RECORDS, "canary")
 
@@ -74,7 +76,7 @@ def check(deployment: Deployment, stages: Container[str] = STAGES, log: Log = pr
     if "policy_checkpoint" in stages:
         yield from _base(deployment, recipe)
     if "canary" in stages:
-        yield from _rollout(recipe)
+        yield from _rollout(recipe, None if lacks else places.source)
     if "policy_checkpoint" in stages:
         yield from map(problem, recipe_refusals(recipe))
     if "preference_dataset" in stages:
@@ -151,16 +153,16 @@ def _base(deployment: Deployment, recipe: Recipe) -> Lines:
         yield CheckedLine(each.level != "error", f"base_model.uri: {each.question}: {level}{each.text}")
 
 
-def _rollout(recipe: Recipe) -> Lines:
-    """How long a rollout takes at least, and with what power."""
-    if recipe.rollout.traffic.kind == "none":
+def _rollout(recipe: Recipe, source: Address | None) -> Lines:
+    """How long a rollout takes with the source's traffic, and what it shows."""
+    section = recipe.rollout
+    if section.traffic.kind == "none":
         return
+    a_day = None if source is None else requests_a_day(source)
+    if isinstance(recipe.traces.source, DemoSource):
+        a_day = section.requests_per_look * DAY_S / section.look_every_s
     try:
-        policy = policy_of(recipe.rollout)
-        yield fine(f"rollout: {sum(policy.dwell_s) / 86_400:,.1f} days at least")
-        for stage, weight in enumerate(policy.canary_weights if policy.gradable else ()):
-            answers, power = stage_power(policy, stage)
-            yield fine(f"rollout at {weight}%: {answers:,} graded canary answers; an equal canary passes {power:.0%}")
+        yield from map(fine, plan_lines(policy_of(section), a_day))
     except ValueError as error:
         yield problem(str(error))
 

@@ -10,11 +10,11 @@ from assets.observations import end, refuse_blocked, rollout_metadata
 from assets.on_record import MLFLOW_RUN_TAG, on_record, run_links
 from assets.records import CHECKPOINT
 from assets.resources import Deployment
-from assets.rollout import begin_rollout, is_gradable, is_rated, read_status
+from assets.rollout import begin_rollout, policy_now, read_status
 from evals.gate import GateVerdict
 from pipeline.core import layout
 from pipeline.registry.runs import version_page
-from pipeline.rollout.policy import account, policy_of, proposer
+from pipeline.rollout.policy import account, proposer
 from pipeline.rollout.probe import fingerprints
 from pipeline.rollout.propose import RolloutCandidate, on_hold, propose
 from pipeline.rollout.record import ModelVersion
@@ -86,7 +86,7 @@ def canary(
             proposer(context.run.tags, account()),
             fingerprints(recipe, iteration.champion, model_version.model, log),
         ),
-        policy_of(recipe.rollout, gradable=is_gradable(deployment, iteration), rated=is_rated(deployment, iteration)),
+        policy_now(deployment, iteration.id),
         time.time(),
     )
     if proposed.waits:  # the iteration stays open

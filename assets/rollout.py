@@ -16,6 +16,7 @@ from pipeline.registry.versions import project
 from pipeline.rollout.controller import drive
 from pipeline.rollout.fold import read_log, read_state
 from pipeline.rollout.grading import answer_grader, by_thumbs
+from pipeline.rollout.policy import RolloutPolicy, policy_of
 from pipeline.rollout.record import RolloutState
 from pipeline.rollout.router import LiveMetricsPort, NullMetrics, RolloutPorts, Unsettled
 from pipeline.traces.context import Log
@@ -28,7 +29,8 @@ UNWATCHED = NullMetrics()
 def rollout_ports(deployment: Deployment, metrics: LiveMetricsPort = UNWATCHED) -> RolloutPorts:
     """The rollout and its world, as the recipe names it."""
     store, name = deployment.store(), deployment.recipe().base_model.name
-    return RolloutPorts(store, name, traffic_split(deployment), partial(project, deployment.mlflow()), metrics)
+    split, registry = traffic_split(deployment), partial(project, deployment.mlflow())
+    return RolloutPorts(store, name, split, registry, metrics, policy_now=partial(policy_now, deployment))
 
 
 def read_status(deployment: Deployment) -> RolloutStatus:
@@ -52,6 +54,12 @@ def is_rated(deployment: Deployment, iteration: Iteration) -> bool:
     """Whether users said anything of the answers that the candidate's iteration learned from."""
     feedback = LABELS.read(deployment.store(), iteration.id).components.get("feedback")
     return feedback is not None and feedback.count > 0
+
+
+def policy_now(deployment: Deployment, id: str) -> RolloutPolicy:
+    iteration = deployment.iteration(id)
+    gradable, rated = is_gradable(deployment, iteration), is_rated(deployment, iteration)
+    return policy_of(deployment.recipe_of(iteration).rollout, gradable, rated)
 
 
 def follow_rollout(

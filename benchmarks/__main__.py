@@ -20,7 +20,7 @@ FIGURES: dict[str, dict[str, Any]] = {
     "traces": {"floor_ratio": ANY, "cpu_ratio_to_pandas": ANY, "two_process_speedup": ANY},
     "rewards": {"lost_labels": 0, "ours_mislabelled": 0},
     "gateway": {"split_z": ANY, "users_on_both_arms": 0, "unrecorded": 0, "errors_with_default_retries": 0},
-    "rollout": {"false_rollback": ANY, "advance_worse": ANY, "rollback_ticks": 1},
+    "rollout": {"false_rollback": ANY, "harmless_promoted": ANY, "loss3_promoted": ANY, "rollback_ticks": 1},
     "mutation": {"mutants": ANY, "killed": ANY, "survived": ANY, "timed_out": ANY},
     "erasure": {"planted": ANY, "found": ANY, "left_after": 0, "others_changed": 0, "proofs_differing": 0},
     "preemption": {"goodput": ANY, "worst": ANY, "time_share": ANY},

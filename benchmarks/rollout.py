@@ -1,6 +1,6 @@
-"""How a rollout's rules do over a stage: `python -m benchmarks.rollout [--small] [PART ...]`. Parts: `alarms` at all
-limits at once, `drops` (looks until one is proven), `latency`, `advance`, `rollback` (ticks until 0%).
-The rules are the real ones. The last line is JSON, with the worst cell of each part."""
+"""How a rollout's rules do: `python -m benchmarks.rollout [--small] [PART ...]`. Parts, of one stage: `alarms` at all
+limits at once, `drops` (looks until one is proven), `latency`; of all: `rollback` (ticks until 0%), `whole` (who is
+promoted). The rules are the real ones. The last line is JSON, with the worst cell of each part."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -13,12 +13,12 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.parts import chosen, measure, options
-from benchmarks.rollout_machine import rollback
+from benchmarks.rollout_machine import rollback, whole
 from benchmarks.rollout_world import Model, World, draw, watched
 from pipeline.core.estimate import share
 from pipeline.recipe import Rollout
 from pipeline.rollout.policy import policy_of
-from pipeline.rollout.rules import comparability_problem, harm, missing_sample, non_inferiority_failure
+from pipeline.rollout.rules import comparability_problem, harm
 
 Figures = dict[str, float | int | None]
 PROCESSES = 2
@@ -46,8 +46,6 @@ class Outcome(NamedTuple):
     harm: int | None
     reason: str
     hold: int | None
-    passed: bool | None = None
-    """What the advance test said; None when its sample was never complete."""
 
 
 def watch(trial: Trial) -> Outcome:
@@ -68,14 +66,6 @@ def prove(trial: Trial) -> Outcome:
         if seen := harm(evidence, POLICY):
             return Outcome(look, seen.reason.split()[0], None)
     return Outcome(None, "", None)
-
-
-def advance(trial: Trial) -> Outcome:
-    """Until the advance test is taken, once."""
-    for look, evidence in enumerate(watched(drawn(trial), POLICY), 1):
-        if not missing_sample(evidence, POLICY, trial.weight):
-            return Outcome(None, "", look, not non_inferiority_failure(evidence, POLICY))
-    return Outcome(None, "", None, None)
 
 
 def drawn(trial: Trial):
@@ -138,27 +128,6 @@ def latency(small: bool, pool: ProcessPoolExecutor) -> Figures:
     return figures
 
 
-def advances(small: bool, pool: ProcessPoolExecutor) -> Figures:
-    runs = 10 if small else 400
-    passed: dict[str, list[float]] = {"worse": [], "equal": []}
-    for users, icc, weight in (
-        (10_000, 0.0, 5),
-        (10_000, 0.1, 5),
-        (10_000, 0.1, 25),
-        (2_000, 0.1, 5),
-        (2_000, 0.1, 25),
-    ):
-        for name, quality in (("worse", 0.7 - POLICY.max_quality_drop), ("equal", 0.7)):
-            world = World(users, icc, requests=1_500)
-            seen = many(advance, Trial(world, Model(quality), weight, 168, 13), runs, pool)
-            taken = [each for each in seen if each.passed is not None]
-            rate = share(sum(bool(each.passed) for each in taken), len(taken))
-            looks = _quartiles([each.hold for each in taken if each.hold])
-            print(f"advance {users} users ICC {icc} {weight}%: {name} passes {rate} at look {looks}", flush=True)
-            passed[name].append(rate.value or 0.0)
-    return {"advance_worse": max(passed["worse"]), "advance_equal": passed["equal"][0]}
-
-
 def _named(world: World) -> str:
     return f"{world.users:>6} users ICC {world.icc:.1f} {'heavy' if world.heavy else 'equal'}"
 
@@ -170,9 +139,9 @@ def _quartiles(looks: Sequence[int]) -> str:
 PARTS: dict[str, Callable[[bool, ProcessPoolExecutor], Figures]] = {
     "drops": drops,
     "latency": latency,
-    "advance": advances,
     "alarms": alarms,
     "rollback": rollback,
+    "whole": whole,
 }
 """Name to what it measures, given whether it is the small run; figures of all parts go into one line."""
 

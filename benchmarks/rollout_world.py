@@ -8,7 +8,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from pipeline.rollout.evidence import LiveEvidence, UnitCounts, arm_sums, fixed_basis
+from pipeline.rollout.evidence import LiveEvidence, UnitCounts, arm_sums
 from pipeline.rollout.policy import RolloutPolicy
 from pipeline.rollout.shares import Latencies, frozen_threshold
 
@@ -122,10 +122,9 @@ def watched(drawn: Drawn, policy: RolloutPolicy) -> Iterator[LiveEvidence]:
             canary=canary,
             silent=silent,
             slow_over_s=threshold,
-            basis=evidence.basis,
             graded_until=float(look + 1),
         )
-        evidence = evidence.model_copy(update={"basis": fixed_basis(evidence, policy)})
+
         yield evidence
 
 

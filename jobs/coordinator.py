@@ -102,11 +102,14 @@ def launch_refusal(run: dg.DagsterRun) -> str:
     with another recipe. "" where nothing does."""
     from assets.preflight import check  # seconds of imports
     from assets.resources import Deployment
+    from jobs.rollout import frozen
 
     deployment = Deployment(**choice_tag(run.tags)._asdict())
     try:
         deployment.recipe()
         steps = run.step_keys_to_execute
+        if run.job_name in (LOOP, ROLLOUT) and (kept := frozen(deployment)):
+            return kept
         if run.job_name != LOOP:
             return ""
         if steps is None or any(step.endswith("traces") for step in steps):

@@ -1,5 +1,5 @@
 """The rollout at a terminal, and the decisions that the job `rollout_decision` takes too:
-`pt rollout status | approve | pause | resume | abort | rollback`.
+`pt rollout status | approve | pause | resume | abort | rollback | reopen`.
 
 Exit codes: 0 done, 1 refused or nothing to act on (it says why), 2 it could not be done (it says why).
 """
@@ -14,7 +14,9 @@ from assets.rollout import read_status, rollout_ports
 from jobs.recipe_choice import typed
 from jobs.screen import CYAN, GREEN, GREY, RED, YELLOW, named, paint, terminal_width
 from jobs.status import read_deployment
+from pipeline.recipe.pinning import differences
 from pipeline.rollout.decision import RolloutDecision, decide
+from pipeline.rollout.fold import read_state
 from pipeline.rollout.policy import account
 from pipeline.rollout.record import Action, Phase
 from pipeline.rollout.router import Tick
@@ -28,14 +30,13 @@ HELP: dict[Action, str] = {
     "pause": "hold a rollout at its weight; it is still looked at, and rolled back for harm",
     "abort": "take an active rollout back to 0%% now, without blaming the candidate",
     "rollback": "take the canary back to 0%% now; its model is quarantined",
+    "reopen": "propose an aborted candidate again, by the policy that the recipe has now",
 }
 TO_ZERO = ("abort", "rollback")
 """What is done once the router reads 0%."""
 PHASES = {
     Phase.HELD: YELLOW,
-    Phase.ROLLING_BACK: RED,
-    Phase.ROLLED_BACK: RED,
-    Phase.ABORTED: RED,
+    **dict.fromkeys((Phase.ROLLING_BACK, Phase.ROLLED_BACK, Phase.ABORTED), RED),
     Phase.PROMOTED: GREEN,
     Phase.SUPERSEDED: GREY,
 }
@@ -110,6 +111,17 @@ def _decide(settings: Deployment, asked: argparse.Namespace) -> int:
     done = decide(rollout_ports(settings), decision, time.time())
     print("\n".join(outcome_lines(decision, done)))
     return exit_code(decision, done)
+
+
+def frozen(of: Deployment) -> str:
+    """The overrides that say otherwise than the policy of the rollout that runs, and what to do; "" without one."""
+    state = read_state(of.store(), of.recipe().base_model.name)
+    if not state.active:
+        return ""
+    asked = {each.partition("=")[0] for each in of.overrides}
+    changes = (f"rollout.{each}" for each in differences(state.opened.policy, of.recipe().rollout))
+    said = "; ".join(each for each in changes if each.partition(":")[0] in asked)
+    return f"Rollout {state.rollout} keeps its policy ({said}). Launch without it, or abort and reopen." if said else ""
 
 
 def outcome_lines(decision: RolloutDecision, done: Tick) -> Iterator[str]:

@@ -8,7 +8,7 @@ from pipeline.core import layout
 from pipeline.core.iteration import Iteration
 from pipeline.core.storage import Store
 from pipeline.recipe import Recipe
-from pipeline.recipe.section import Operational, joined, settings
+from pipeline.recipe.section import Operational, Section, joined, settings
 
 
 def pin(store: Store, iteration: Iteration, recipe: Recipe) -> None:
@@ -33,8 +33,8 @@ def pinned(store: Store, iteration: Iteration) -> Recipe:
     return recipe
 
 
-def differences(begun_with: Recipe, now: Recipe) -> list[str]:
-    """The deciding fields in which two recipes differ, such as `training.seed: 1, now 3`."""
+def differences(begun_with: Section, now: Section) -> list[str]:
+    """The deciding fields in which two recipes or sections differ, such as `training.seed: 1, now 3`."""
     before, after = (dict(leaves(settings(recipe, Operational))) for recipe in (begun_with, now))
     absent = "(none)"
     return [

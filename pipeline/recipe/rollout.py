@@ -70,29 +70,30 @@ class PrometheusMetrics(Section):
 
 
 class Rollout(Section):
-    traffic: AnyTraffic = GatewayTraffic()
+    traffic: Annotated[AnyTraffic, Operational] = GatewayTraffic()
     """What routes production's requests."""
-    export_to: Uri = ""
+    export_to: Annotated[Uri, Operational] = ""
     """Where the slots of a cluster load their models from: `s3://bucket/prefix`, or a folder that they mount. A
     candidate's weights are brought there and checked before it gets a slot."""
-    metrics: PrometheusMetrics | None = None
+    metrics: Annotated[PrometheusMetrics | None, Operational] = None
     """Where the requests, errors and latencies of both arms come from; null: the gateway's own records, which also give
     grades."""
     weights: tuple[PositiveInt, ...] = (5, 25, 100)
     """Percent of traffic on the canary, stage by stage."""
     dwell_s: tuple[float, ...] = (86_400.0, 604_800.0, 86_400.0)
     """Time observed at each weight before it may rise (seed: 24 h at 5%, 7 days at 25%)."""
-    rated_within_s: NonNegativeFloat = 600.0
+    rated_within_s: Annotated[NonNegativeFloat, Operational] = 600.0
     """Where what users say is all that grades: how long an answer may wait for it. What they say later is not counted,
     and a stage's dwell ends so much later."""
     holdback: Percent = 5
     """Percent of traffic that stays with the champion at the last weight, to compare with until the promotion."""
     min_canary_requests: PositiveInt | Literal["auto"] = "auto"
-    """Graded canary answers at which a stage is judged, once: too few wait, and never advance. auto: as many as prove,
-    four times in five, that an equal canary is no worse than `max_quality_drop` (1,518 at 5% where 70% are right)."""
-    max_quality_drop: Share = 0.03
-    """Fall of the share of right answers, champion to canary (seed: 3 percentage points): a stage ends when it is
-    proven to be less (one-sided 5%); the canary is rolled back once it is proven to be more."""
+    """Graded canary answers (requests, where nothing can be graded) that each stage has at least. auto: as many as tell
+    the stage's own fall of quality with a standard error of `max_quality_drop`."""
+    max_quality_drop: Annotated[float, Field(gt=0, le=1)] = 0.03
+    """Fall of the share of right answers, champion to canary (seed: 3 percentage points). All stages have to prove
+    less, with an error of 5% over all looks: at 70% right half of all equal canaries do by 1,400 graded answers at 5%,
+    19 of 20 by 4,100. A stage that proves more rolls the canary back."""
     max_error_rate_ratio: PositiveFloat = 2.0
     """Ratio of the error rates, canary over champion, above which the canary is rolled back once that is proven."""
     max_p99_latency_ratio: PositiveFloat = 1.1
@@ -100,10 +101,10 @@ class Rollout(Section):
     its requests are proven to take longer than that."""
     alpha: Share = 0.05
     """Level of the anytime-valid harm test over a whole stage."""
-    look_every_s: PositiveFloat = 60.0
+    look_every_s: Annotated[PositiveFloat, Operational] = 60.0
     """Time between two looks of a run that keeps ticking."""
     max_wait_s: PositiveFloat | None = 2_592_000.0
-    """How long a stage may wait, once its dwell is over, for what it lacks (answers, grades, its slot), in time that
+    """How long a stage may go on after its dwell for what it lacks (a proof, answers, grades, its slot), in time that
     usable metrics covered: then it is held with what would help (default: 30 days). null: for ever."""
     slot_usd_per_hour: Annotated[float | None, Operational, Field(ge=0, le=1e6)] = None
     """Price of an hour of the canary's slot, all its servers, for the bill of a rollout. null: of a slot that the
@@ -115,11 +116,11 @@ class Rollout(Section):
     approvers: tuple[Annotated[Line, Field(min_length=1)], ...] = ()
     """People of whom one has to approve each candidate, who did not propose it; none: the gate's verdict is enough. A
     name with a domain is the account before the `@`."""
-    drive_for_s: float = 0.0
+    drive_for_s: Annotated[float, Operational] = 0.0
     """How long one run of `canary_rollout` keeps ticking while a dwell is running; 0: one look and done."""
-    requests_per_look: PositiveInt = 600
+    requests_per_look: Annotated[PositiveInt, Operational] = 600
     """Requests that the simulated users of an embedded world send through the gateway at each look."""
-    accept_hold: str = Field(default="", coerce_numbers_to_str=True)
+    accept_hold: Annotated[str, Operational] = Field(default="", coerce_numbers_to_str=True)
     """Id of the one iteration whose candidate a person lets into the traffic although its training is on HOLD."""
 
     @model_validator(mode="after")

@@ -23,9 +23,8 @@ from pipeline.rollout.rules import (
     comparability_problem,
     harm,
     judged_until,
-    missing_sample,
-    non_inferiority_failure,
     stage_timeout,
+    unproven,
     unusable,
 )
 
@@ -155,21 +154,14 @@ def _observed(state: RolloutState, proposal: Proposal, ports: RolloutPorts, look
         return RolloutStep(phase=Phase.HELD, reason=reason, look=look.result)
     covered = state.watch.covered_s + adds_s(state, look.result)
     dwell = min(covered, max(state.watch.judged_until, look.result.judged_until) - state.watch.since)
-    lacks = missing_sample(evidence, policy, weight)
-    if dwell < policy.dwell_s[state.stage] or lacks:
-        seen = f"{max(0.0, dwell):.0f} of {policy.dwell_s[state.stage]:.0f} s at {weight}%"
-        if reason := stage_timeout(lacks or seen, evidence, policy, covered, policy.dwell_s[state.stage]):
-            return RolloutStep(phase=Phase.HELD, reason=reason, look=look.result)
-        reason = "; ".join(filter(None, (seen, lacks, *look.notes)))
-        return RolloutStep(phase=Phase.OBSERVING, reason=reason, look=look.result, unready=look.slot.down)
-    if reason := non_inferiority_failure(evidence, policy):
-        return RolloutStep(phase=Phase.HELD, reason=reason, look=look.result)
-    last = state.stage + 1 == len(policy.weights)
+    last, wanted = state.stage + 1 == len(policy.weights), policy.dwell_s[state.stage]
     above = weight if last else policy.canary_weights[state.stage + 1]
-    if waits := look.slot.reason or too_few_servers(ports.split, proposal, above):
-        if reason := stage_timeout(waits, evidence, policy, covered, policy.dwell_s[state.stage]):
+    seen = f"{max(0.0, dwell):.0f} of {wanted:.0f} s at {weight}%" if dwell < wanted else ""
+    lacks = "; ".join(filter(None, (seen, unproven(evidence, policy, weight), look.note)))
+    if lacks := lacks or look.slot.reason or too_few_servers(ports.split, proposal, above):
+        if reason := stage_timeout(lacks, evidence, policy, covered, wanted):
             return RolloutStep(phase=Phase.HELD, reason=reason, look=look.result)
-        return RolloutStep(phase=Phase.OBSERVING, reason=waits, look=look.result, unready=look.slot.down)
+        return RolloutStep(phase=Phase.OBSERVING, reason=lacks, look=look.result, unready=look.slot.down)
     if last:
         return RolloutStep(phase=Phase.PROMOTED, reason=f"no harm at {weight}%", look=look.result)
     reason = f"no harm at {weight}%, to {above}%"
@@ -183,7 +175,7 @@ class _Look(NamedTuple):
     decided: RolloutStep | None = None
     """Proven harm, or a clock that went back: the tick's step, whatever else there is."""
     slot: Readiness = Readiness()
-    notes: tuple[str, ...] = ()
+    note: str = ""
 
 
 def _look(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: float) -> _Look:
@@ -203,26 +195,27 @@ def _look(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: flo
     except Exception as error:  # boundary: a metrics source that fails is metrics that are missing
         blind = f"no metrics: {error}"
     slot = slot_of(ports.split, proposal.version.model)
-    result, notes, step = None, list[str](), None
+    result, note, step = None, "", None
     if not blind:
         assert metrics is not None, "None is unusable"
-        result, notes = _counted(state, proposal, ports, metrics)
+        result, note = _counted(state, proposal, ports, metrics)
         evidence = result.evidence
     if proof := harm(evidence, policy, state.watch.unready + 1 if slot.down else 0):
         blamed = proof.quarantine and not (proof.kind == "errors" and slot.down)  # its server died within the look
         step = RolloutStep(phase=Phase.ROLLING_BACK, reason=proof.reason, look=result, quarantine=blamed)
-    return _Look(result, blind, step, slot, tuple(notes))
+    return _Look(result, blind, step, slot, note)
 
 
 def _counted(
     state: RolloutState, proposal: Proposal, ports: RolloutPorts, metrics: LiveMetrics
-) -> tuple[LookResult, list[str]]:
-    """The stage's evidence with one more look, whose tally is written before any event names it; and what is said of
-    it."""
-    before, notes = state.watch.evidence, list[str]()
+) -> tuple[LookResult, str]:
+    """The stage's evidence with one more look, whose tally is written before any event names it; and a note."""
+    before, note = state.watch.evidence, ""
     tally = read_tally(ports.store, ports.model_name, state.watch.tally) if state.watch.tally else StageTally()
     if tally is None:
-        notes, before, tally = ["the stage's tally is gone: its evidence starts over"], before.fresh(), StageTally()
+        note, before, tally = "the rollout's tally is gone: its evidence starts over", before.fresh(), StageTally()
+    elif not before.champion.requests + before.canary.requests:  # it is that of the stage before
+        tally = tally.closed()
     own = tally.model_copy(update={"graded_until": before.graded_until})  # later than the tally's after a skipped look
     tally = own.plus(metrics, before.slow_over_s)
     result = LookResult(
@@ -232,7 +225,7 @@ def _counted(
         evidence=summed(tally, before, proposal.policy),
         tally=write_tally(ports.store, ports.model_name, state.epoch + 1, tally),
     )
-    return result, notes
+    return result, note
 
 
 class _Router(NamedTuple):

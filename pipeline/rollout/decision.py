@@ -39,7 +39,12 @@ def decide(ports: RolloutPorts, decision: RolloutDecision, now: float) -> Tick:
             return Tick(state=state, refused=refused)
         if state.phase is Phase.ROLLING_BACK:
             break
-        if append(ports.store, ports.model_name, state, step_event(state, now, _step(state, decision))):
+        event = step_event(state, now, _step(state, decision))
+        if decision.action == "reopen":
+            policy = ports.policy_now(state.opened.version.iteration) if ports.policy_now else state.opened.policy
+            again = state.opened.model_copy(update={"policy": policy, "proposed_by": decision.by})
+            event = event.model_copy(update={"proposal": again})
+        if append(ports.store, ports.model_name, state, event):
             break
     return roll_back(ports, now) if out else reconcile(ports, now)
 
@@ -57,6 +62,8 @@ def abort(store: Store, model_name: str, reason: str, now: float, by: str = "", 
 def decisions(state: RolloutState, now: float) -> tuple[Action, ...]:
     if state.phase is Phase.PROMOTED:
         return ("rollback",) if now < state.warm_until else ()
+    if state.phase is Phase.ABORTED:
+        return ("reopen",)
     if not may_be_aborted(state):
         return ()
     first: dict[Phase, tuple[Action, ...]] = {Phase.HELD: ("resume",), Phase.PROPOSED: ()}
@@ -75,6 +82,8 @@ def _step(state: RolloutState, decision: RolloutDecision) -> RolloutStep:
     match decision.action:
         case "approve":
             return RolloutStep(phase=Phase.APPROVED, **signed)
+        case "reopen":
+            return RolloutStep(phase=Phase.PROPOSED, stage=0, **signed)
         case "pause":
             return RolloutStep(phase=Phase.HELD, **signed)
         case "abort" | "rollback":
@@ -86,7 +95,7 @@ def _step(state: RolloutState, decision: RolloutDecision) -> RolloutStep:
 
 
 def _refusal(state: RolloutState, decision: RolloutDecision, now: float) -> str:
-    if decision.action == "rollback" and state.phase is Phase.PROMOTED:
+    if (decision.action, state.phase) in (("rollback", Phase.PROMOTED), ("reopen", Phase.ABORTED)):
         return _other(state, decision)
     if not state.active:
         ended = f": the last one, {state.rollout}, is {state.phase}" if state.proposal else ""

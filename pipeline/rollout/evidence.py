@@ -4,8 +4,9 @@ request. The tally by unit is an object of its own; an event holds its sums, whi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
+from operator import attrgetter
 from typing import Annotated
 
 import numpy as np
@@ -14,16 +15,12 @@ from pydantic import Field
 
 from pipeline.core.storage import Record
 from pipeline.rollout.policy import RolloutPolicy, Unit
-from pipeline.rollout.shares import Latencies, Ratio, frozen_threshold, ratio, variance
+from pipeline.rollout.shares import Latencies, Ratio, frozen_threshold, influence, ratio, variance
 
 MIN_GRADED = 30
 """Graded requests in each arm below which the normal approximation is not to be trusted."""
 GRADED_SHARE = 0.95
 """Of what can be graded, by either arm: until when this much is, grades are complete."""
-BASIS_GRADED = 100
-"""Graded answers of the champion that a sample size is fixed on."""
-POWER_Z = 2.486
-"""1.645 + 0.841: a one-sided test at 5% that passes an equal canary four times in five."""
 
 Count = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 """A metrics server may answer NaN, which is no count."""
@@ -88,6 +85,8 @@ class StageTally(Record):
     """Requests to the canary since it last answered one."""
     graded_until: float | None = None
     """Until when grades of the stage's own requests were counted."""
+    earlier: dict[str, float] = Field(default_factory=dict[str, float])
+    """How much each unit moved the earlier stages' `PooledDrop.total`."""
 
     def plus(self, look: LiveMetrics, slow_over_s: float | None) -> StageTally:
         """With one more look. `slow_over_s`: what it was asked with; None: none of its requests is compared with the
@@ -99,15 +98,31 @@ class StageTally(Record):
             latencies=self.latencies.plus(look.champion.latencies) if slow_over_s is None else Latencies(),
             silent=self.silent + seen.requests if seen.requests <= seen.errors else 0,
             graded_until=max(look.graded_until, look.window_start if self.graded_until is None else self.graded_until),
+            earlier=self.earlier,
         )
+
+    def moved(self) -> Iterator[tuple[str, float]]:
+        """How much units move this stage's weighted drop, in either arm."""
+        arms = [_columns(each) for each in (self.champion, self.canary)]
+        champion, canary = (float(arm["graded"].sum()) for arm in arms)
+        weight = champion * canary / (champion + canary or 1)
+        for units, arm, sign in zip((self.champion, self.canary), arms, (weight, -weight), strict=True):
+            if weight:
+                yield from zip(units, (sign * influence(arm["correct"], arm["graded"])).tolist(), strict=True)
+
+    def closed(self) -> StageTally:
+        """What the tally of the next stage begins with."""
+        earlier = dict(self.earlier)
+        for unit, by in self.moved():
+            earlier[unit] = earlier.get(unit, 0.0) + by
+        return StageTally(earlier=earlier)
 
 
 def _added(tallies: Mapping[str, UnitCounts], units: Mapping[str, UnitCounts], timed: bool) -> dict[str, UnitCounts]:
-    added = dict(tallies)
+    added, none = dict(tallies), UnitCounts()
     for name, seen in units.items():
-        own = tallies.get(name, UnitCounts())
-        new = dict(seen) | ({"timed": seen.requests} if timed else {"slow": 0})
-        added[name] = own.model_copy(update={field: getattr(own, field) + count for field, count in new.items()})
+        own, new = vars(tallies.get(name, none)), {**vars(seen), **({"timed": seen.requests} if timed else {"slow": 0})}
+        added[name] = UnitCounts(**{field: own[field] + count for field, count in new.items()})
     return added
 
 
@@ -134,13 +149,15 @@ class ArmSums(Record):
         return self.quality.trials
 
 
-class Basis(Record):
-    """What the sample size of a stage is fixed on, so that it does not depend on the effect."""
+class PooledDrop(Record):
+    """The fall of quality, champion to canary, over stages: that of each stage by itself, weighed by what its arms had
+    at the same time (Mantel-Haenszel), so that a shift of weights or of traffic is not taken for one."""
 
-    quality: float
-    """The champion's share of right answers when a hundred of its answers were graded; never 0 or 1."""
-    design_effect: float | None = None
-    """Times the variance that independent requests would have: measured once, when those would have been enough."""
+    weight: float = 0
+    total: float = 0
+    """Sum of the stages' falls, each times its weight."""
+    squares: float = 0
+    """Variance of that sum, between units that come back in several stages."""
 
 
 class LiveEvidence(Record):
@@ -153,8 +170,11 @@ class LiveEvidence(Record):
     silent: float = 0
     slow_over_s: float | None = None
     """Frozen once in a rollout: the limit times the champion's p99, upper end."""
-    basis: Basis | None = None
     graded_until: float | None = None
+    earlier: PooledDrop = PooledDrop()
+    """Of the stages before this one."""
+    shared: float = 0
+    """Covariance of their total and this stage's weighted drop: users come back."""
     at_resume: tuple[ArmSums, ArmSums] = (ArmSums(), ArmSums())
     """Champion and canary when a person resumed the stage: their shares of traffic and grades are tested from there."""
     both_at_resume: float = 0
@@ -166,9 +186,24 @@ class LiveEvidence(Record):
         apart = variance(self.champion.quality, unit) + variance(self.canary.quality, unit)
         return max(apart, 1 / self.canary.graded**2)
 
+    def pooled(self, unit: Unit) -> PooledDrop:
+        """Of this stage and those before."""
+        one, other, earlier = self.champion.quality, self.canary.quality, self.earlier
+        if not one.trials * other.trials:
+            return earlier
+        weight = one.trials * other.trials / (one.trials + other.trials)
+        squares = earlier.squares + 2 * self.shared + weight**2 * self.quality_variance(unit)
+        total = earlier.total + weight * (one.share - other.share)
+        return PooledDrop(weight=earlier.weight + weight, total=total, squares=squares)
+
     def fresh(self) -> LiveEvidence:
-        """Where the next stage starts from, with a tally of its own: nothing but the threshold."""
+        """Where a stage starts over, with an empty tally: nothing but the threshold."""
         return LiveEvidence(slow_over_s=self.slow_over_s)
+
+    def closed(self, unit: Unit) -> LiveEvidence:
+        """Where the next stage starts from, with the tally of this one. An unknown variance is not pooled."""
+        pooled = self.pooled(unit)
+        return self.fresh().model_copy(update={"earlier": pooled if math.isfinite(pooled.squares) else self.earlier})
 
     def skipped_to(self, at: float) -> LiveEvidence:
         """Where requests up to then are counted by no look: their grades are not either."""
@@ -184,7 +219,8 @@ def summed(tally: StageTally, before: LiveEvidence, policy: RolloutPolicy) -> Li
     """The sums of a stage's tally; what was frozen before stays so."""
     champion, canary = _columns(tally.champion), _columns(tally.canary)
     both = len(tally.champion.keys() & tally.canary.keys()) if policy.unit == "user" else 0
-    evidence = before.model_copy(
+    moved = tally.moved() if tally.earlier else ()
+    return before.model_copy(
         update={
             "champion": arm_sums(champion),
             "canary": arm_sums(canary),
@@ -192,9 +228,9 @@ def summed(tally: StageTally, before: LiveEvidence, policy: RolloutPolicy) -> Li
             "silent": tally.silent,
             "slow_over_s": before.slow_over_s or frozen_threshold(tally.latencies, policy.max_p99_latency_ratio),
             "graded_until": tally.graded_until,
+            "shared": sum(by * tally.earlier.get(unit, 0.0) for unit, by in moved),
         }
     )
-    return evidence.model_copy(update={"basis": fixed_basis(evidence, policy)})
 
 
 def arm_sums(units: Mapping[str, NDArray[np.float64]]) -> ArmSums:
@@ -209,23 +245,8 @@ def arm_sums(units: Mapping[str, NDArray[np.float64]]) -> ArmSums:
 
 def _columns(tallies: Mapping[str, UnitCounts]) -> dict[str, NDArray[np.float64]]:
     names = list(UnitCounts.model_fields)
-    rows = np.array([[getattr(each, name) for name in names] for each in tallies.values()], dtype=np.float64)
+    rows = np.array([attrgetter(*names)(each) for each in tallies.values()], dtype=np.float64)
     return dict(zip(names, rows.reshape(-1, len(names)).T, strict=True))
-
-
-def fixed_basis(evidence: LiveEvidence, policy: RolloutPolicy) -> Basis | None:
-    """What the sample size rests on, with what this evidence is the first to tell."""
-    basis, champion, canary = evidence.basis, evidence.champion.quality, evidence.canary.quality
-    if basis is None:
-        quality = (champion.hits + 1) / (champion.trials + 2)
-        basis = Basis(quality=quality) if champion.trials >= BASIS_GRADED else None
-    if basis is None or basis.design_effect is not None or min(champion.trials, canary.trials) <= 0:
-        return basis
-    independent = basis.quality * (1 - basis.quality) * (1 / champion.trials + 1 / canary.trials)
-    if independent > (policy.max_quality_drop / POWER_Z) ** 2:
-        return basis
-    alike = variance(champion, "request") + variance(canary, "request")
-    return basis.model_copy(update={"design_effect": max(1.0, evidence.quality_variance(policy.unit) / alike)})
 
 
 def complete_until(graded: Sequence[tuple[float, bool]], until: float) -> float:

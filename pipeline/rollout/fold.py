@@ -170,8 +170,9 @@ def _entered(state: RolloutState, event: RolloutEvent, watch: StageWatch) -> dic
             if resumed and state.weight_in_force == state.confirmed_weight:
                 kept = {"evidence": evidence.resumed().skipped_to(skipped), "tally": watch.tally}
                 return {**asked, "watch": begun.model_copy(update=kept)}
-            # Or the stage's own begins: at a weight that somebody lowered, users were in the other arm.
-            return {**asked, "watch": begun.model_copy(update={"evidence": evidence.fresh()})}
+            # Or a stage begins, also its own again: at a weight that somebody lowered, users were in the other arm.
+            kept = {"evidence": evidence.closed(state.opened.policy.unit), "tally": watch.tally}
+            return {**asked, "watch": begun.model_copy(update=kept)}
         case Phase.OBSERVING:
             kept = {"evidence": evidence.resumed().skipped_to(skipped), "tally": watch.tally}
             observed = begun.model_copy(update={**kept, "since": event.at})

@@ -6,9 +6,10 @@ import pwd
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
-from typing import Literal
+from typing import Annotated, Literal
 
 from pipeline.recipe import Rollout
+from pipeline.recipe.section import Operational
 
 Unit = Literal["user", "request"]
 """What a router randomises: a user where it is sticky, else each request."""
@@ -17,13 +18,13 @@ Unit = Literal["user", "request"]
 class RolloutPolicy(Rollout):
     """The section, and what else the rollout hangs on."""
 
-    max_look_s: float
+    max_look_s: Annotated[float, Operational]
     """Longest time that one look adds to a dwell: twice `look_every_s`."""
-    unit: Unit
+    unit: Annotated[Unit, Operational]
     """What the router randomises."""
-    gradable: bool
+    gradable: Annotated[bool, Operational]
     """Whether answers can be graded at all. If not, requests, errors and latencies alone decide."""
-    by_feedback: bool
+    by_feedback: Annotated[bool, Operational]
     """Whether what users say is all that grades: of an unrated answer, nothing is known."""
 
     @property

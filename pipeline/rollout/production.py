@@ -6,7 +6,9 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
+from itertools import chain, takewhile
 from typing import Any, NamedTuple, cast
 
 import msgspec
@@ -25,7 +27,7 @@ from pipeline.traces.rows import Score, Trace
 from pipeline.traces.scores import Meanings
 from pipeline.traces.sources.fields import EPOCH
 from pipeline.traces.sources.open import open_source
-from pipeline.traces.sources.protocol import Address, named_day
+from pipeline.traces.sources.protocol import Address, Probed, named_day
 
 DAY_S = 86_400.0
 PLACES = ("version", "release")
@@ -123,6 +125,19 @@ class ProductionLooks:
         rules = GateRules(self._production.rules, datetime.fromtimestamp(now, UTC), self._production.erased())
         checked, reasons = check(batch, rules)
         return [row for row, reason in zip(checked.to_pylist(), reasons, strict=True) if reason is None]
+
+
+def requests_a_day(address: Address, most: int = 20_000) -> float | None:
+    """The rate of about `most` of the source's newest requests; None where no files tell it."""
+    times: dict[str, float] = {}
+    with suppress(ValueError, OSError):  # whoever reads all of it says what is wrong
+        source = open_source(address._replace(imports=()))
+        newest = () if isinstance(source, Probed) else reversed(source.parts())
+        blocks = chain.from_iterable(source.rows(part, hashlib.sha256()) for part in newest)
+        for rows in takewhile(lambda _: len(times) < most, blocks):
+            times.update({trace.trace_id: _utc(trace.timestamp).timestamp() for trace in rows.traces})
+    span = max(times.values(), default=0.0) - min(times.values(), default=0.0)
+    return len(times) / span * DAY_S if span else None
 
 
 def version_of(trace: Trace, model_name: str) -> str:

@@ -15,7 +15,7 @@ from pipeline.core.storage import ModelRef, Record, Store
 from pipeline.rollout.evidence import LiveEvidence
 from pipeline.rollout.policy import RolloutPolicy, approval_refusal
 
-Action = Literal["resume", "abort", "pause", "approve", "rollback"]
+Action = Literal["resume", "abort", "pause", "approve", "rollback", "reopen"]
 """What a person can decide."""
 
 

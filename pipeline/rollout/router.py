@@ -13,6 +13,7 @@ from pydantic import model_validator
 
 from pipeline.core.storage import ModelRef, Record, Store, digest_dir
 from pipeline.rollout.evidence import LiveMetrics, LookRequest
+from pipeline.rollout.policy import RolloutPolicy
 from pipeline.rollout.record import RolloutState
 
 Arm = Literal["champion", "canary"]
@@ -172,6 +173,8 @@ class RolloutPorts:
     project: Projection
     metrics: LiveMetricsPort = NullMetrics()  # noqa: RUF009 (it has no state)
     intact: Callable[[ModelRef], bool] = is_intact
+    policy_now: Callable[[str], RolloutPolicy] | None = None
+    """By which the candidate of an iteration is reopened; None: by the policy that it had."""
 
 
 class Tick(Record):

@@ -1,16 +1,15 @@
 """The rules of a stage, as functions of its sums. At every look: harm, where availability comes first and without
 blame, and quality, errors and latency get a third of alpha each, so a harmless canary is rolled back with a probability
-below alpha; and whether the arms can be compared. Once, when dwell and sample are complete: non-inferiority at 5%."""
+below alpha; and whether the arms can be compared. After the dwell: whether all stages prove no loss, at 5% in all."""
 
 import math
 from collections.abc import Callable
-from statistics import NormalDist
 from typing import Literal
 
 from pipeline.core.storage import Record
-from pipeline.rollout.evidence import MIN_GRADED, POWER_Z, LiveEvidence, LiveMetrics
+from pipeline.rollout.evidence import MIN_GRADED, LiveEvidence, LiveMetrics
 from pipeline.rollout.policy import RolloutPolicy
-from pipeline.rollout.shares import LEVEL_Z, MIN_TIMED, MIN_USERS, P99, Ratio, design_effect, enough, proven, variance
+from pipeline.rollout.shares import LEVEL_Z, MIN_TIMED, MIN_USERS, P99, Ratio, enough, proven, radius, variance
 
 MIN_SILENT = 30
 """Requests to the canary, none of them answered, after which it is taken to be down."""
@@ -43,10 +42,12 @@ def harm(evidence: LiveEvidence, policy: RolloutPolicy, unready_looks: int = 0) 
     `unready_looks`: looks in a row, up to now, at which no replica of the canary was ready."""
     if reason := _unavailable(evidence, unready_looks):
         return Harm(kind="unavailable", reason=reason, quarantine=False)
+    return _over_a_limit(
+        evidence, policy, lambda excess, spread, scale: proven(excess, spread, policy.alpha / 3, scale)
+    )
 
-    def proves(excess: float, spread: float, scale: float) -> bool:
-        return proven(excess, spread, policy.alpha / 3, scale)
 
+def _over_a_limit(evidence: LiveEvidence, policy: RolloutPolicy, proves: Proves) -> Harm | None:
     if reason := more_errors(evidence, policy, proves):
         return Harm(kind="errors", reason=reason)
     if reason := _worse_quality(evidence, policy, proves):
@@ -54,11 +55,6 @@ def harm(evidence: LiveEvidence, policy: RolloutPolicy, unready_looks: int = 0) 
     if reason := slower(evidence, policy, proves):
         return Harm(kind="latency", reason=reason)
     return None
-
-
-def quality_drop(evidence: LiveEvidence) -> float:
-    """Champion's share of right answers minus the canary's; needs graded answers in both arms."""
-    return evidence.champion.quality.share - evidence.canary.quality.share
 
 
 def _unavailable(evidence: LiveEvidence, unready_looks: int) -> str:
@@ -73,7 +69,7 @@ def _worse_quality(evidence: LiveEvidence, policy: RolloutPolicy, proves: Proves
     arms = evidence.champion.quality, evidence.canary.quality
     if not policy.gradable or not all(enough(arm, policy.unit, MIN_GRADED) for arm in arms):
         return ""
-    drop = quality_drop(evidence)
+    drop = arms[0].share - arms[1].share
     if not proves(drop - policy.max_quality_drop, evidence.quality_variance(policy.unit), QUALITY_SCALE):
         return ""
     return f"quality fell by {drop:.3f}, proven to be over {policy.max_quality_drop:g}"
@@ -182,7 +178,7 @@ def _differ(champion: Ratio, canary: Ratio, policy: RolloutPolicy) -> bool:
     apart = variance(champion, policy.unit) + variance(canary, policy.unit)
     share = (champion.hits + canary.hits + 1) / (champion.trials + canary.trials + 2)
     alike = share * (1 - share) * (1 / champion.trials + 1 / canary.trials)
-    alike *= max(design_effect(champion, policy.unit), design_effect(canary, policy.unit))
+    alike *= max(variance(arm, policy.unit) / variance(arm, "request") for arm in (champion, canary))
     spread = max(apart, alike)  # `alike`: an arm of which nothing is missing yet is not that certain
     return proven(abs(champion.share - canary.share), spread, SHARE_ALPHA / 2, COVERAGE_SCALE)
 
@@ -197,12 +193,8 @@ def blind_spots(evidence: LiveEvidence, policy: RolloutPolicy) -> tuple[str, ...
         spots.append(
             "quality: only users grade, and what those think who say nothing is not seen. Give references, or a judge"
         )
-    users = min(evidence.champion.users, evidence.canary.users)
-    if policy.gradable and seen and policy.unit == "user" and users < MIN_USERS:
-        spots.append(
-            f"quality: {users:.0f} users in the smaller arm, {MIN_USERS} needed to prove harm. Give the stage a larger "
-            "weight"
-        )
+    if policy.gradable and seen and (few := _few_users(evidence, policy)):
+        spots.append(few)
     if seen and evidence.slow_over_s is None:
         spots.append(
             f"latency: the champion's p99 takes {MIN_TIMED} of its requests, and a histogram that reaches it. Wait for "
@@ -211,37 +203,37 @@ def blind_spots(evidence: LiveEvidence, policy: RolloutPolicy) -> tuple[str, ...
     return tuple(spots)
 
 
+def _few_users(evidence: LiveEvidence, policy: RolloutPolicy) -> str:
+    users = min(evidence.champion.quality.units, evidence.canary.quality.units)
+    if policy.unit == "request" or users >= MIN_USERS:
+        return ""
+    return f"quality: {users:.0f} users with grades in the smaller arm, {MIN_USERS} needed. Give it a larger weight"
+
+
 ERROR_RATE = 0.01
 """The champion's error rate that a rollout without grades is planned for, where it has fewer errors."""
-
-
-def sample_size(quality: float, margin: float, weight: float, design_effect: float = 1.0) -> float:
-    """Graded canary answers for power .8 when both models are equal; infinite without a margin or a champion.
-    `quality`: share of right answers. `weight`: percent on the canary, the rest being the champion's."""
-    if margin <= 0 or weight >= 100:
-        return math.inf
-    return math.ceil(design_effect * quality * (1 - quality) * (POWER_Z / margin) ** 2 / (1 - weight / 100))
+POWER_Z = 2.486
+"""1.645 + 0.841: a one-sided test at 5% that finds its effect four times in five."""
+ADVANCE_ALPHA = 0.05
+"""Chance that a canary which is worse by the margin is ever proven to be no worse, over all looks and stages."""
+SURE_Z = 4.1
+"""Margin over standard error by which an equal canary is proven to be no worse with a chance of .95, over all looks."""
 
 
 def wanted_graded(evidence: LiveEvidence, policy: RolloutPolicy, weight: int) -> int:
-    """Graded canary answers at which the advance test is taken; 0 where none can be graded (`wanted_requests`). With
-    `auto`, what is known so far until `evidence.basis` is complete, and fixed from then on. Never fewer than the
-    comparison takes."""
+    """Graded canary answers of the stage by which an equal canary passes with a chance of .95, as far as is known; 0
+    where none can be graded. Half of all equal canaries pass by a third of them."""
     if not policy.gradable:
         return 0
-    if policy.min_canary_requests != "auto":
-        return max(policy.min_canary_requests, MIN_GRADED)
-    basis = evidence.basis
-    quality, design_effect = (basis.quality, basis.design_effect or 1.0) if basis else (0.5, 1.0)
-    wanted = sample_size(quality, policy.max_quality_drop, weight, design_effect)
-    if wanted == math.inf:
-        raise ValueError(
-            f"At a margin of {policy.max_quality_drop:g} and {weight}% on the canary no number of answers is enough. "
-            "Set rollout.max_quality_drop above 0, or rollout.min_canary_requests to a number."
-        )
-    if basis is None or basis.design_effect is None:  # what the clustering costs is not measured yet
-        wanted = max(wanted, evidence.canary.graded + 1)
-    return max(int(wanted), MIN_GRADED)
+    pooled, before = evidence.pooled(policy.unit), evidence.earlier.weight
+    spread = pooled.squares / pooled.weight if pooled.weight else math.inf
+    each = (spread if math.isfinite(spread) else 0.25) / policy.max_quality_drop**2
+    missing = max(SURE_Z**2 * each - before, each * (policy.min_canary_requests == "auto"))
+    return max(_least_graded(policy), math.ceil(missing / (1 - weight / 100)))
+
+
+def _least_graded(policy: RolloutPolicy) -> int:
+    return MIN_GRADED if policy.min_canary_requests == "auto" else max(policy.min_canary_requests, MIN_GRADED)
 
 
 def wanted_requests(evidence: LiveEvidence, policy: RolloutPolicy, weight: int) -> int:
@@ -257,58 +249,33 @@ def wanted_requests(evidence: LiveEvidence, policy: RolloutPolicy, weight: int) 
     return math.ceil(POWER_Z**2 * odds / max(limit - 1, 0.1) ** 2)
 
 
-def stage_power(policy: RolloutPolicy, stage: int) -> tuple[int, float]:
-    """Graded canary answers at which a stage is judged, and the chance that an equal canary passes then: of independent
-    answers, half of them right, which is the least. Raises ValueError where no number of answers is enough."""
-    weight = policy.canary_weights[stage]
-    answers = wanted_graded(LiveEvidence(), policy, weight)
-    error = math.sqrt(0.25 / answers / (1 - weight / 100))
-    return answers, NormalDist().cdf(policy.max_quality_drop / error - LEVEL_Z)
-
-
-def missing_sample(evidence: LiveEvidence, policy: RolloutPolicy, weight: int) -> str:
-    """What the sample still lacks, or "" when the advance test may be taken once the dwell is over."""
+def unproven(evidence: LiveEvidence, policy: RolloutPolicy, weight: int) -> str:
+    """Why the weight may not rise after the dwell, with what was seen, or "". Valid at every look: a stage gathers more
+    until it is proven, or a person is asked (`stage_timeout`)."""
     for what, seen, wanted in (
-        ("graded canary answers", evidence.canary.graded, wanted_graded(evidence, policy, weight)),
+        ("graded canary answers", evidence.canary.graded, _least_graded(policy) * policy.gradable),
         ("canary requests", evidence.canary.requests, wanted_requests(evidence, policy, weight)),
-        ("graded champion answers", evidence.champion.graded, MIN_GRADED if policy.gradable else 0),
+        ("graded champion answers", evidence.champion.graded, MIN_GRADED * policy.gradable),
         ("champion requests", evidence.champion.requests, MIN_GRADED),
     ):
         if seen < wanted:
             return f"{seen:.0f} of {wanted} {what}"
-    return ""
-
-
-def non_inferiority_failure(evidence: LiveEvidence, policy: RolloutPolicy) -> str:
-    """Why the advance test fails, with its numbers; or "". Take it once, when nothing is awaited."""
-
-    def proves(excess: float, spread: float, scale: float) -> bool:
-        return excess > LEVEL_Z * math.sqrt(spread)
-
-    return (
-        _unproven_quality(evidence, policy) or more_errors(evidence, policy, proves) or slower(evidence, policy, proves)
-    )
+    # No stage before makes up for what this one shows alone.
+    over = _over_a_limit(evidence, policy, lambda excess, spread, _: excess > LEVEL_Z * math.sqrt(spread))
+    return over.reason if over else _unproven_quality(evidence, policy) if policy.gradable else ""
 
 
 def _unproven_quality(evidence: LiveEvidence, policy: RolloutPolicy) -> str:
-    if not policy.gradable:
+    margin, pooled, own = policy.max_quality_drop, evidence.pooled(policy.unit), evidence.quality_variance(policy.unit)
+    fall, within = pooled.total / pooled.weight, radius(pooled.squares / pooled.weight**2, ADVANCE_ALPHA, margin)
+    if few := _few_users(evidence, policy):
+        return few
+    if policy.min_canary_requests == "auto" and own > margin**2:
+        return f"this stage's own answers tell the fall of quality to {math.sqrt(own):.3f}, {margin:g} needed"
+    if fall + within < margin:
         return ""
-    arms = evidence.champion.quality, evidence.canary.quality
-    for name, arm in zip(("champion", "canary"), arms, strict=True):
-        if arm.trials < MIN_GRADED:
-            return f"the {name} has {arm.trials:.0f} graded answers, {MIN_GRADED} needed to compare"
-        if not enough(arm, policy.unit, MIN_GRADED):
-            return (
-                f"the {name} has {arm.units:.0f} users with graded answers, {MIN_USERS} needed: harm of quality cannot "
-                "be proven at this weight. Give the stage a larger one"
-            )
-    drop, error = quality_drop(evidence), math.sqrt(evidence.quality_variance(policy.unit))
-    if drop + LEVEL_Z * error < policy.max_quality_drop:
-        return ""
-    return (
-        f"quality fell by {drop:.3f} +- {LEVEL_Z * error:.3f}: not proven to be less than {policy.max_quality_drop:g} "
-        f"with {evidence.canary.graded:.0f} graded canary answers"
-    )
+    graded = f"{evidence.canary.graded:.0f} graded canary answers"
+    return f"quality fell by {fall:.3f} +- {within:.3f}: not proven to be less than {margin:g} with {graded}"
 
 
 def stage_timeout(lacks: str, evidence: LiveEvidence, policy: RolloutPolicy, covered_s: float, dwell_s: float) -> str:

@@ -42,10 +42,16 @@ def ratio(hits: NDArray[np.float64], trials: NDArray[np.float64]) -> Ratio:
     total = float(trials.sum())
     if total <= 0:
         return Ratio()
+    squares = ((influence(hits, trials) * total) ** 2).sum()
+    return Ratio(hits=float(hits.sum()), trials=total, units=float((trials > 0).sum()), squares=float(squares))
+
+
+def influence(hits: NDArray[np.float64], trials: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How much each unit moves the share of its arm; needs trials. Same shapes as above."""
+    total = trials.sum()
     residual = hits - hits.sum() / total * trials
     leverage = np.minimum(trials / total, 1 - 1e-9)  # a unit that is alone: its residual is 0, its variance unknown
-    squares = ((residual / (1 - leverage)) ** 2).sum()
-    return Ratio(hits=float(hits.sum()), trials=total, units=float((trials > 0).sum()), squares=float(squares))
+    return residual / (1 - leverage) / total
 
 
 def variance(ratio: Ratio, unit: Unit) -> float:
@@ -62,25 +68,24 @@ def variance(ratio: Ratio, unit: Unit) -> float:
     return max(pooled, (ratio.units - 1) / ratio.units * ratio.squares / ratio.trials**2)
 
 
-def design_effect(ratio: Ratio, unit: Unit) -> float:
-    """How many times the variance is that of independent requests; needs trials, at least 1."""
-    return variance(ratio, unit) / variance(ratio, "request")
-
-
 def enough(ratio: Ratio, unit: Unit, trials: float) -> bool:
     """Whether there are that many trials, and the users that a variance between users takes."""
     return ratio.trials >= trials and (unit == "request" or ratio.units >= MIN_USERS)
 
 
-def proven(excess: float, variance: float, alpha: float, scale: float) -> bool:
-    """Whether a running estimate with this variance proves its mean to be above zero: a one-sided normal-mixture
+def radius(variance: float, alpha: float, scale: float) -> float:
+    """Above which a running estimate with this variance proves its mean to be above zero: a one-sided normal-mixture
     confidence sequence (arXiv 2103.06476), asymptotic, so it wants counts in the tens. Over all looks together it is
-    wrong with probability at most `alpha`; sharpest for means of about `scale`. Without a variance, or with an infinite
-    one, nothing is proven."""
+    wrong with probability at most `alpha`; sharpest for means of about `scale`. Infinite without a variance, or with an
+    infinite one: nothing is proven."""
     if not 0 < variance < math.inf:
-        return False
+        return math.inf
     ratio = scale**2 / variance
-    return excess > math.sqrt(variance * 2 * (1 + 1 / ratio) * math.log(1 + math.sqrt(1 + ratio) / (2 * alpha)))
+    return math.sqrt(variance * 2 * (1 + 1 / ratio) * math.log(1 + math.sqrt(1 + ratio) / (2 * alpha)))
+
+
+def proven(excess: float, variance: float, alpha: float, scale: float) -> bool:
+    return excess > radius(variance, alpha, scale)
 
 
 MIN_TIMED = 2_000

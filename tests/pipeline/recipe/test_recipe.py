@@ -242,7 +242,7 @@ def test_recipe_fields_without_effect_are_meant_to_be() -> None:
     """A field that decides the result and carries a mark would let two iterations share an id: read this list."""
     whole = (
         "name", "data_root", "base_model", "rollout", "compute", "accept_demo_suite", "answers_in_mlflow",
-        "automation", "key_prefix",
+        "automation", "key_prefix", "retention",
     )  # fmt: skip
     serving = dict.fromkeys(("batch_size", "in_flight", "memory_share", "start_timeout_s", "timeout_s"), True)
     assert fields(Recipe, Operational) == {

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from pipeline.rollout.controller import tick
 from pipeline.rollout.record import Phase, read_events
 from pipeline.rollout.router import RolloutPorts, Split
-from pipeline.rollout.rules import comparability_problem, harm, missing_sample, non_inferiority_failure
+from pipeline.rollout.rules import comparability_problem, harm, unproven
 from tests.pipeline.rollout.conftest import NAME, POLICY, FusedStore, World
 from tests.pipeline.rollout.faults import SLOW_S, SPOILERS, FaultyRouter
 
@@ -162,9 +162,7 @@ class WitnessedRollout(RuleBasedStateMachine):
         if event.phase in (Phase.OBSERVING, Phase.SHIFTING, Phase.PROMOTED):
             assert not comparability_problem(evidence, weight, policy), "it went on in doubt"
         if event.phase in (Phase.SHIFTING, Phase.PROMOTED):
-            assert not missing_sample(evidence, policy, weight) and not non_inferiority_failure(evidence, policy), (
-                "not proven to be no worse"
-            )
+            assert not unproven(evidence, policy, weight), "not proven to be no worse"
 
     def rose_on_evidence(self, events, decided, stage, really_s):
         began = [e for e in events if e.phase is Phase.OBSERVING and e.epoch < decided.epoch and e.look is None]

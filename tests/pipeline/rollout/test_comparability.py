@@ -149,7 +149,7 @@ def test_a_stage_says_what_it_cannot_see():
     assert "latency" in blind_spots(evidence(arm(1), arm(0, users=20)), POLICY)[-1], "there was one"
     few = evidence(arm(1900), arm(100, users=19), slow_over_s=1.0)
     assert [spot.split(":")[0] for spot in blind_spots(few, POLICY)] == ["quality"]
-    assert "19 users in the smaller arm" in blind_spots(few, POLICY)[0]
+    assert "19 users with grades in the smaller arm" in blind_spots(few, POLICY)[0]
     assert blind_spots(few, BY_REQUEST) == ()
     (spot,) = blind_spots(few, SILENT)
     assert "nothing here can be graded" in spot

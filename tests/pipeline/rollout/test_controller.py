@@ -86,12 +86,18 @@ def test_harm_takes_the_canary_to_zero_and_quarantines_it(world, harm):
     assert champion(world.store, NAME) is None
 
 
-def test_a_drop_that_is_not_proven_holds_at_the_advance_test(world):
-    world.metrics.canary = {"quality": 0.66}
-    world.propose("new")
+def test_a_stage_gathers_answers_until_it_decides_or_asks(world):
+    """A drop of just the margin is neither harm nor proven to be less; an equal canary is let on by later answers."""
+    world.metrics.canary, policy = {"quality": 0.67}, POLICY.model_copy(update={"max_wait_s": 800.0})
+    world.propose("new", policy=policy)
     state = world.tick_until("held")
-    assert "not proven to be less" in state.reason
+    assert "not proven to be less than 0.03 with 38000 graded canary answers after 950 s" in state.reason.replace(
+        ",", ""
+    )
     assert (world.weight(), state.stage) == (5, 0)
+    world.metrics.canary = {}
+    decided(world, "resume")
+    assert world.tick_until("promoted", limit=200).past.promotions == 1
 
 
 def test_a_held_canary_that_does_harm_is_rolled_back(world):

@@ -1,9 +1,11 @@
+from dataclasses import replace
+
 import pytest
 
 from pipeline.core import audit
 from pipeline.rollout.controller import tick
 from pipeline.rollout.decision import RolloutDecision, abort, decide, decisions
-from pipeline.rollout.record import Phase, RolloutState, read_events
+from pipeline.rollout.record import ErasureBlock, Phase, RolloutState, block, read_events
 from tests.pipeline.rollout.conftest import NAME, POLICY, World
 from tests.pipeline.rollout.reports import proposal
 
@@ -185,12 +187,40 @@ OUT = ("abort", "rollback")
         (Phase.OBSERVING, ("ada",), ("pause", *OUT)),
         (Phase.HELD, ("ada",), ("resume", *OUT)),
         (Phase.ROLLING_BACK, (), ()),
-        (Phase.ABORTED, (), ()),
+        (Phase.ABORTED, (), ("reopen",)),
+        (Phase.ROLLED_BACK, (), ()),
     ],
 )
 def test_what_a_person_may_decide(phase, approvers, choices):
     opened = proposal().model_copy(update={"policy": POLICY.model_copy(update={"approvers": approvers})})
     assert decisions(RolloutState(phase=phase, proposal=opened), 0.0) == choices
+
+
+def test_an_aborted_candidate_is_reopened_by_the_policy_of_now(world):
+    world.propose("new")
+    world.tick_until("observing")
+    rollout, short = world.state.rollout, POLICY.model_copy(update={"dwell_s": (10.0, 20.0, 10.0)})
+    assert "is observing, and nothing is there to reopen" in decided(world, "reopen").refused
+    decided(world, "abort")
+    ports = replace(world.ports(), policy_now=lambda iteration: short)
+    reopen = RolloutDecision(action="reopen", reason="the dwells are mended", by="ada", rollout=rollout)
+    done = decide(ports, reopen, world.now)
+    assert (done.refused, done.state.phase, done.state.rollout, world.weight()) == ("", Phase.PROPOSED, rollout, 0)
+    assert (done.state.opened.policy, done.state.opened.proposed_by) == (short, "ada")
+    assert [*audit.entries(world.store)][-1].detail["action"] == "reopen"
+    assert world.tick_until("promoted", every_s=5.0).past.finished == {rollout: Phase.PROMOTED}
+
+
+@pytest.mark.parametrize("verdict", ["rolled back", "blocked"])
+def test_a_verdict_on_the_model_is_not_reopened(world, verdict):
+    world.observe()
+    decided(world, "rollback" if verdict == "rolled back" else "abort")
+    if verdict == "rolled back":
+        assert "is rolled_back" in decided(world, "reopen").refused
+        return
+    block(world.store, ErasureBlock(proof="p1", digests=("new",), iterations=()))
+    assert decided(world, "reopen").refused == ""
+    assert "is blocked" in world.tick_until("aborted").reason and world.weight() == 0
 
 
 def test_a_way_back_ends_when_the_policy_says(world):

@@ -8,7 +8,7 @@ from hypothesis.extra.numpy import arrays
 
 from pipeline.rollout.evidence import ArmLook, LiveEvidence, StageTally, UnitCounts, summed
 from pipeline.rollout.shares import Latencies, Ratio, enough, frozen_threshold, proven, ratio, variance
-from tests.pipeline.rollout.looks import POLICY, arm_look, look, units
+from tests.pipeline.rollout.looks import POLICY, arm_look, look
 
 
 def stage(looks, policy=POLICY, evidence=None):
@@ -66,25 +66,47 @@ def test_grades_count_from_the_stages_first_request():
     assert stage([late, look(start=160.0, end=220.0, graded_until=40.0)]).graded_until == 100.0
 
 
-def test_sample_is_based_on_the_champions_first_hundred_grades():
-    assert stage([look(champion=arm_look("a", 9, 11.0))]).basis is None
-    first = look(champion=arm_look("a", 100, 1.0, correct=0.7))
-    basis = stage([first]).basis
-    assert basis is not None and basis.quality == pytest.approx(71 / 102) and basis.design_effect is None
-    worse = look(champion=arm_look("a", 100, 1.0, correct=0.1))
-    assert stage([first, worse]).basis == basis
+USERS = np.arange(80)
+STAGES = (USERS < 20, USERS < 40)
+"""The canary's users: half of those of the second stage were the champion's in the first."""
 
 
-def test_clustering_is_measured_once_answers_were_enough():
-    apart = {**units("c", 35, requests=10, graded=10, correct=10), **units("d", 15, requests=10, graded=10)}
-    alike = units("e", 300, requests=100, graded=100, correct=70)
-    halves = look(ArmLook(units=alike), ArmLook(units=apart))
-    begun = stage([halves, halves])
-    assert begun.basis is not None and begun.basis.design_effect is None  # 1,000 answers, about 1,520 wanted
-    fixed = stage([halves] * 4)
-    assert fixed.basis is not None and fixed.basis.design_effect is not None
-    assert fixed.basis.design_effect == pytest.approx(30, rel=0.05)  # 50 users, 30 answers each, all alike
-    assert stage([halves] * 6).basis == fixed.basis
+def answered(right, users, answers):
+    counts = [UnitCounts(requests=answers, graded=answers, correct=each) for each in right[users].tolist()]
+    return ArmLook(units=dict(zip(map(str, USERS[users].tolist()), counts, strict=True)))
+
+
+def pooled_stages(right, answers=40):
+    """Evidence of both stages, of users with so many right answers in each."""
+    tally, evidence = StageTally(), LiveEvidence()
+    for canary, each in zip(STAGES, right, strict=True):
+        tally, evidence = tally.closed(), evidence.closed("user")
+        tally = tally.plus(look(answered(each, ~canary, answers), answered(each, canary, answers)), None)
+        evidence = summed(tally, evidence, POLICY)
+    return evidence.pooled("user")
+
+
+def test_pooled_stages_weigh_as_their_arms_had_at_once():
+    chance = np.random.default_rng(3).beta(3.5, 1.5, len(USERS))
+    right = np.random.default_rng(4).binomial(40, chance, (2, len(USERS)))
+    pooled, weights = pooled_stages(right), (40 * 20 * 60 / 80, 40 * 40 * 40 / 80)
+
+    def total(*without):
+        kept = ~np.isin(USERS, without)
+        drops = (r[~c & kept].mean() - r[c & kept].mean() for c, r in zip(STAGES, right / 40, strict=True))
+        return sum(weight * drop for weight, drop in zip(weights, drops, strict=True))
+
+    assert (pooled.weight, pooled.total) == (sum(weights), pytest.approx(total()))
+    left_out = sum((total(user) - total()) ** 2 for user in USERS)
+    assert pooled.squares == pytest.approx(left_out, rel=0.03), "users who come back, in the same arm or the other"
+    alone = sum(pooled_stages([r, np.full(80, 20)]).squares for r in right)
+    assert alone != pytest.approx(left_out, rel=0.2)
+
+
+def test_an_unknown_variance_is_not_pooled():
+    one = look(arm_look("a", 50), arm_look("b", 1))
+    assert stage([one]).closed("user").earlier.weight == 0
+    assert stage([one]).closed("request").earlier.weight > 0
 
 
 def test_a_resumed_stage_keeps_evidence_and_settles_shares():

@@ -288,11 +288,12 @@ def test_what_is_decided_is_audited_and_no_look(before, phase, fields, entry):
     assert audited(before, event) == entry
 
 
-def test_each_stage_is_judged_on_its_own_evidence(world):
+def test_each_stage_has_evidence_of_its_own(world):
     world.observe()
     graded = 0.0
     for _ in range(2):
         graded = max(graded, world.state.watch.evidence.canary.graded)
         world.tick(50.0)
     assert (world.state.phase, graded) == (Phase.SHIFTING, 2000)
-    assert world.state.watch.evidence.canary.graded == 0
+    seen = world.state.watch.evidence
+    assert (seen.canary.graded, seen.earlier.weight) == (0, 4000 * 76_000 / 80_000), "but for what is pooled"

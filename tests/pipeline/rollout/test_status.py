@@ -26,7 +26,7 @@ def test_a_held_rollout_is_told_with_what_was_measured_and_why(world):
     world.tick(500.0)
     report = shown(world)
     assert report.state == world.state
-    assert (report.since, report.weight, report.router, report.wanted_graded) == (held_at, 5, 5, 1518)
+    assert (report.since, report.weight, report.router, report.wanted_graded) == (held_at, 5, 5, 4131)
     quality = share_estimate(report.state.watch.evidence.canary.quality, report.state.opened.policy)
     assert quality.low is not None and quality.high is not None
     assert quality.low < 0.7 < quality.high
@@ -40,7 +40,7 @@ def test_a_held_rollout_is_told_with_what_was_measured_and_why(world):
         ("proposed", "files of both models"),
         ("gated", "first weight, 5%"),
         ("shifting", "router to read 5%"),
-        ("observing", "the next look"),
+        ("observing", "more answers of the canary"),
         ("held", "resume or abort"),
     ],
 )
@@ -55,7 +55,7 @@ def test_each_phase_waits_for_something_and_can_be_aborted(world, phase, waits_f
     assert ("resume" in report.decisions) == (phase == "held")
 
 
-def test_status_of_a_rollback_leaves_nothing_to_decide(world):
+def test_status_of_an_abort_leaves_its_reopening(world):
     world.observe()
     abort(world.store, NAME, "why not", world.now, "operator")
     report = shown(world)
@@ -63,7 +63,7 @@ def test_status_of_a_rollback_leaves_nothing_to_decide(world):
     assert (report.waits_for, report.state.reason, report.by) == ("the router to read 0%", "why not", "operator")
     world.tick_until("aborted")
     report = shown(world)
-    assert (report.state.phase, report.router, report.decisions) == (Phase.ABORTED, 0, ())
+    assert (report.state.phase, report.router, report.decisions) == (Phase.ABORTED, 0, ("reopen",))
     assert (report.state.reason, report.by) == ("why not", "operator")
     assert report.waits_for == "the next candidate that passes the gate"
 
