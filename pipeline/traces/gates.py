@@ -82,20 +82,6 @@ def erased(batch: pa.RecordBatch, rules: GateRules) -> Any:
     return objections
 
 
-def helper(batch: pa.RecordBatch, rules: GateRules) -> Any:
-    """A call of an application's helper answers no user."""
-    return batch["helper"]
-
-
-def unreadable(batch: pa.RecordBatch, rules: GateRules) -> Any:
-    """Rows whose text shape is unknown are rejected."""
-    return pc.is_valid(batch["unreadable"])
-
-
-def no_content(batch: pa.RecordBatch, rules: GateRules) -> Any:
-    return pc.is_valid(batch["not_recorded"])
-
-
 def consent(batch: pa.RecordBatch, rules: GateRules) -> Any:
     """Only an explicit yes is a yes."""
     return pc.invert(says_yes(batch["consent_said"]))
@@ -157,9 +143,9 @@ GATES: tuple[tuple[Reason, Gate | None], ...] = (
     (Reason.SCHEMA, schema),
     (Reason.FUTURE, future),
     (Reason.ERASED, erased),
-    (Reason.HELPER, helper),
-    (Reason.UNREADABLE, unreadable),
-    (Reason.NO_CONTENT, no_content),
+    (Reason.HELPER, lambda batch, _: batch["helper"]),
+    (Reason.UNREADABLE, lambda batch, _: pc.is_valid(batch["unreadable"])),
+    (Reason.NO_CONTENT, lambda batch, _: pc.is_valid(batch["not_recorded"])),
     (Reason.PII, None),
     (Reason.CONSENT, consent),
     (Reason.REGION, region),
