@@ -65,12 +65,7 @@ def _evaluate_here(deployment: Deployment, work: IterationContext, plan: EvalPla
         return evaluate(work.store, plan, EvalServices(engine, check, judge), log)
 
 
-@loop_asset(
-    "evaluation",
-    {"python"},
-    "evals",
-    checks={"candidate_is_better": "The verdict is PASS."},
-)
+@loop_asset("evaluation", {"python"}, "evals", checks={"candidate_is_better": "The verdict is PASS."})
 def gate_verdict(context: dg.AssetExecutionContext, deployment: Deployment, eval_report: EvalReport):
     """PASS, FAIL or INCONCLUSIVE with the reasons, bound to the evidence and the weights."""
     iteration = deployment.iteration(eval_report.iteration)

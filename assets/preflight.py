@@ -13,6 +13,7 @@ from assets.gate import gate_refusals, readable
 from assets.records import RECORDS
 from assets.resources import Deployment
 from evals.freezing import unfreezable
+from evals.rollout_plan import DAY_S, plan_lines
 from evals.suites import Suite
 from k8s.client import connect
 from k8s.launch import recipe_refusals
@@ -29,7 +30,6 @@ from pipeline.rollout.production import requests_a_day
 from pipeline.traces.context import Log
 from pipeline.traces.detect import wrong_kind
 from pipeline.traces.sources.protocol import Address, address_of
-from pipeline.views.plan import DAY_S, plan_lines
 
 STAGES = (*RECORDS, "canary")
 

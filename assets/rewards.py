@@ -143,11 +143,7 @@ def reward_model(context: dg.AssetExecutionContext, deployment: Deployment, rewa
     )
 
 
-@loop_asset(
-    "rewards",
-    {"python", "parquet"},
-    "pipeline/selection/samples",
-)
+@loop_asset("rewards", {"python", "parquet"}, "pipeline/selection/samples")
 def samples(
     context: dg.AssetExecutionContext,
     deployment: Deployment,

@@ -22,11 +22,7 @@ from pipeline.training.plan import TrainingPlan, plan_training
 from pipeline.views.iteration import EVIDENCE, decision_sentence, evidence_rows
 
 
-@loop_asset(
-    "selection",
-    {"python", "parquet"},
-    "pipeline/selection",
-)
+@loop_asset("selection", {"python", "parquet"}, "pipeline/selection")
 def preference_dataset(
     context: dg.AssetExecutionContext,
     deployment: Deployment,

@@ -9,16 +9,14 @@ import csv
 import json
 import math
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import yaml
 
-from evals.suites.exported import SuiteItems, items_of
+from evals.suites.exported import SuiteItems, TuningFile, items_of, job_of, read_file
 from jobs.imports import block, section_of
-from pipeline.traces.detect import format_of
 from pipeline.traces.sources.shapes import at
 
 
@@ -58,21 +56,12 @@ LACKS = {
 }
 
 
-class TuningFile(NamedTuple):
-    """The rows of a file that are of its most common format. `faults`: what was left out, with its lines."""
-
-    path: Path
-    format: str
-    rows: list[dict[str, Any]]
-    faults: list[str]
-
-
 def export(folder: Path, recipe: Path) -> int:
     """Write the recipe and its suite, and print what was made of what; 1 where something was left out. Raises
     ValueError where the files make no recipe."""
     job, files, root = (
-        _job(folder),
-        [_read(path) for path in sorted(folder.glob("*.jsonl"))],
+        job_of(folder),
+        [read_file(path) for path in sorted(folder.glob("*.jsonl"))],
         Path("data") / recipe.stem,
     )
     training, validation = _roles(folder, [each for each in files if each.rows], job)
@@ -97,37 +86,6 @@ def export(folder: Path, recipe: Path) -> int:
         print(f"left out    {fault}")
     print(f"{recipe} is written. Say what is marked CHANGE or null in it, then: pt validate {recipe}")
     return int(bool(faults))
-
-
-def _read(path: Path) -> TuningFile:
-    faults, read = list[str](), list[tuple[int, str, dict[str, Any]]]()
-    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
-        try:
-            row = json.loads(line) if line.strip() else None
-        except ValueError:
-            faults.append(f"{path.name}, line {number}: cut, or no JSON")
-            continue
-        if isinstance(row, dict):
-            read.append((number, format_of(cast(dict[str, Any], row)), cast(dict[str, Any], row)))
-    if not read:
-        return TuningFile(path, "", [], [*faults, f"{path.name}: empty"])
-    most = Counter(name for _, name, _ in read).most_common(1)[0][0]
-    faults += [f"{path.name}, line {number}: {name} among {most}" for number, name, _ in read if name != most]
-    return TuningFile(path, most, [row for _, name, row in read if name == most], faults)
-
-
-def _job(folder: Path) -> dict[str, Any]:
-    """The job's object, or nothing. Raises ValueError where there are several, or one is cut."""
-    jobs = list[dict[str, Any]]()
-    for path in sorted(folder.glob("*.json")):
-        try:
-            read = json.loads(path.read_bytes())
-        except ValueError as error:
-            raise ValueError(f"{path} is cut, or no JSON ({error}). Fetch it again.") from error
-        jobs += [read] if isinstance(read, dict) and read.get("object") == "fine_tuning.job" else []
-    if len(jobs) > 1:
-        raise ValueError(f"{folder} has {len(jobs)} jobs. Give a folder with the files of one.")
-    return jobs[0] if jobs else {}
 
 
 def _roles(folder: Path, files: Sequence[TuningFile], job: Mapping[str, Any]) -> tuple[TuningFile, TuningFile | None]:

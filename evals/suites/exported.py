@@ -1,11 +1,15 @@
-"""Items out of rows of a fine-tuning file: what was asked, and the answer as the reference where it can be compared."""
+"""What a fine-tuning API exports: the files of a job, and items out of the rows of one: what was asked, and the answer
+as the reference where it can be compared."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, cast
 
 from pipeline.core.storage import digest_json
 from pipeline.rewards.verifiers.answers import final_answer, plain_number
+from pipeline.traces.detect import format_of
 from pipeline.traces.sources import chat
 from pipeline.traces.sources.shapes import at
 
@@ -61,3 +65,43 @@ def _item(row: Mapping[str, Any], reference: str) -> dict[str, Any] | None:
     ]
     item = {"messages": asked, "reference": calls or text} | ({"check": "calls"} if calls else {})
     return item | ({"tools": tools} if (tools := given.get("tools")) else {})
+
+
+class TuningFile(NamedTuple):
+    """The rows of a file that are of its most common format. `faults`: what was left out, with its lines."""
+
+    path: Path
+    format: str
+    rows: list[dict[str, Any]]
+    faults: list[str]
+
+
+def read_file(path: Path) -> TuningFile:
+    faults, read = list[str](), list[tuple[int, str, dict[str, Any]]]()
+    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
+        try:
+            row = json.loads(line) if line.strip() else None
+        except ValueError:
+            faults.append(f"{path.name}, line {number}: cut, or no JSON")
+            continue
+        if isinstance(row, dict):
+            read.append((number, format_of(cast(dict[str, Any], row)), cast(dict[str, Any], row)))
+    if not read:
+        return TuningFile(path, "", [], [*faults, f"{path.name}: empty"])
+    most = Counter(name for _, name, _ in read).most_common(1)[0][0]
+    faults += [f"{path.name}, line {number}: {name} among {most}" for number, name, _ in read if name != most]
+    return TuningFile(path, most, [row for _, name, row in read if name == most], faults)
+
+
+def job_of(folder: Path) -> dict[str, Any]:
+    """The job's object, or nothing. Raises ValueError where there are several, or one is cut."""
+    jobs = list[dict[str, Any]]()
+    for path in sorted(folder.glob("*.json")):
+        try:
+            read = json.loads(path.read_bytes())
+        except ValueError as error:
+            raise ValueError(f"{path} is cut, or no JSON ({error}). Fetch it again.") from error
+        jobs += [read] if isinstance(read, dict) and read.get("object") == "fine_tuning.job" else []
+    if len(jobs) > 1:
+        raise ValueError(f"{folder} has {len(jobs)} jobs. Give a folder with the files of one.")
+    return jobs[0] if jobs else {}

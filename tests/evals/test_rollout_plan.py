@@ -4,9 +4,9 @@ import re
 
 import pytest
 
+from evals.rollout_plan import DAY_S, plan_lines, policy_in_time, stage_plans
 from pipeline.recipe import Rollout
 from pipeline.rollout.policy import policy_of
-from pipeline.views.plan import DAY_S, plan_lines, policy_in_time, stage_plans
 
 POLICY = policy_of(Rollout())
 
