@@ -50,6 +50,7 @@ class BatchBuilder:
             "Said",
             [(f"f{n}", Any, None) for n in range(len(unique))],
             rename={f"f{n}": name for n, name in enumerate(unique)},
+            gc=False,
         )
         self._decode = msgspec.json.Decoder(metadata_type).decode
         self._pick = {field: attrgetter(f"f{unique.index(name)}") for field, name in self._picks.items()}
@@ -73,8 +74,9 @@ class BatchBuilder:
             return _batch_of({})
         values = {name: list(map(attrgetter(name), traces)) for name in Trace.__struct_fields__}
         columns: dict[str, Any] = {name: _column(values[name], BATCH.field(name).type) for name in _PLAIN}
-        decoded_metadata = list(map(self._decode, values["metadata"]))
-        picked = {field: list(map(pick, decoded_metadata)) for field, pick in self._pick.items()}
+        coded = columns["metadata"].dictionary_encode()  # many rows say the same
+        said = list(map(self._decode, coded.dictionary.to_pylist()))
+        picked = {field: _text(list(map(pick, said))).take(coded.indices) for field, pick in self._pick.items()}
         if not self._imported:  # these models are the imports' own: a row without a model is rejected
             columns["model"] = pc.if_else(pc.is_in(columns["model"], pa.array(MODELS)), "", columns["model"])
         columns |= {
@@ -87,14 +89,14 @@ class BatchBuilder:
             "feedback": pa.ListArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), len(traces) + 1), _NO_FEEDBACK),
             "feedback_mean": pa.nulls(len(traces), pa.float64()),
             "feedback_count": pa.repeat(pa.scalar(0, pa.int64()), len(traces)),
-            "reference": _text(picked["reference"]),
+            "reference": picked["reference"],
             "not_recorded": pa.nulls(len(traces), pa.string()),
             "source_file": pa.repeat(self._file, len(traces)),
             "content_key": pa.array(_content_keys(values, self._imported), pa.binary(16)),
-            "finish_reason": pc.coalesce(_text(picked["finish"]), _column(values["finish_reason"], pa.string())),
-            "consent_said": _text([self._declared] * len(traces) if self._declared else picked["consent"]),
-            "region_said": _text([self._region] * len(traces) if self._region else picked["region"]),
-            "confidential_said": _text(picked["confidential"]),
+            "finish_reason": pc.coalesce(picked["finish"], _column(values["finish_reason"], pa.string())),
+            "consent_said": pa.repeat(self._declared, len(traces)) if self._declared else picked["consent"],
+            "region_said": pa.repeat(self._region, len(traces)) if self._region else picked["region"],
+            "confidential_said": picked["confidential"],
         }
         return _batch_of(columns)
 
@@ -103,7 +105,8 @@ _NO_FEEDBACK = pa.nulls(0, FEEDBACK)
 
 
 def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
-    return pa.nulls(len(values), kind) if values.count(None) == len(values) else pa.array(values, kind)
+    empty = values[0] is None and values.count(None) == len(values)  # a text is slow to compare
+    return pa.nulls(len(values), kind) if empty else pa.array(values, kind)
 
 
 def _batch_of(columns: dict[str, Any]) -> pa.RecordBatch:
@@ -112,7 +115,13 @@ def _batch_of(columns: dict[str, Any]) -> pa.RecordBatch:
 
 def _messages(nested: Sequence[Sequence[Message]]) -> pa.ListArray:
     flat = list(chain.from_iterable(nested))
-    parts = [_column([message.get(field.name) for message in flat], field.type) for field in MESSAGE]
+    present = set(chain.from_iterable(flat))
+    parts = [
+        _column([message.get(field.name) for message in flat], field.type)
+        if field.name in present
+        else pa.nulls(len(flat), field.type)
+        for field in MESSAGE
+    ]
     offsets = pa.array(np.cumsum([0, *map(len, nested)]), pa.int32())
     return pa.ListArray.from_arrays(offsets, pa.StructArray.from_arrays(parts, fields=list(MESSAGE)))
 

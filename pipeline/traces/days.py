@@ -4,10 +4,14 @@ publishes day by day: commit, audit entry, ledger of rejected rows, report."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
 
 from pipeline.core import audit, layout
 from pipeline.core.storage import digest_json, write_atomically
@@ -15,7 +19,7 @@ from pipeline.recipe.sources import PromptsSource
 from pipeline.recipe.traces import Traces
 from pipeline.traces.database import MEMORY_MB, connect, quoted
 from pipeline.traces.gates import VERSION
-from pipeline.traces.govern import staged_file
+from pipeline.traces.govern import keys_file, passed_file
 from pipeline.traces.lake import LakeConfig
 from pipeline.traces.lake.files import BATCH_ROWS, write_file
 from pipeline.traces.reading import Reading
@@ -27,7 +31,8 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 KEYS = """
-part, row, line, trace_id, observation_id, user_id, timestamp, updated_at, content_key, turn, reason, detail, erased
+part, row, line, block, trace_id, observation_id, user_id, model, timestamp, updated_at, content_key, turn, reason,
+detail, erased
 """
 # An observation's newest export wins; the last model call stands for its turn of the trace; the same answer to the same
 # prompt for the same user at the same moment is one row (at another moment it is a second sample of the model, and
@@ -47,8 +52,8 @@ select keys.* from keys semi join (
     or content in (select content from hashed where passed group by all having count(*) > 1)
 ) using (part, row)
 """
-JUDGED = """
-create temp table judged as
+DECIDED = """
+create temp table decided as
 with exports as (
     select *, row_number() over (
         partition by observation_id order by updated_at desc nulls last, part desc, line desc, row desc
@@ -71,18 +76,21 @@ copies as (
     ) = 1 as first
     from calls
 )
-select part, row, line, trace_id, observation_id, timestamp, reason, detail, erased, case
+select part, row, case
     when not newest then 'superseded'
     when answers and not last then if(content_key = last_key, 'duplicate', 'intermediate')
     when reason is null and not first then 'duplicate'
     else reason
 end as outcome
 from copies
-union all by name
-select part, row, line, trace_id, observation_id, timestamp, reason, detail, erased, reason as outcome
-from keys anti join contested using (part, row)
 """
-ADMITTED = "create table admitted as select part, row, trace_id, observation_id from judged where outcome is null"
+JUDGED = """
+create temp view judged as
+select keys.*, coalesce(outcome, reason) as outcome from keys left join decided using (part, row)
+"""
+ADMITTED = """
+create table admitted as select part, row, block, trace_id, observation_id, model from judged where outcome is null
+"""
 NO_FEEDBACK = """
 create table feedback (part integer, row bigint, feedback struct(name varchar)[], mean double, count bigint)
 """
@@ -96,9 +104,11 @@ COUNTS = """
 select part, 'seen', count(*) from keys group by all
 union all select part, coalesce(outcome, 'admitted'), count(*) from judged group by all
 """
+MODELS = "select model from admitted group by all order by min(part), min(row)"
 ROWS = """
-select r.*, coalesce(f.feedback, []) as feedback, f.mean as feedback_mean, coalesce(f.count, 0) as feedback_count
-from admitted_rows r left join feedback f using (part, row) where r.model = $model and r.consent = $consent
+select part, block, row, coalesce(f.feedback, []) as feedback, f.mean as feedback_mean,
+    coalesce(f.count, 0) as feedback_count
+from admitted left join feedback f using (part, row) where model = $model order by part, row
 """
 
 
@@ -126,13 +136,13 @@ class DayOutcome(NamedTuple):
 
 
 class DayRows(NamedTuple):
-    """Admitted rows of a day's staged files. `name`: of the files that they are written to."""
+    """The admitted rows of a day. `name`: of the files that they are written to; `folder`: of the staged rows."""
 
     lake: LakeConfig
     day: str
     name: str
     database: Path
-    files: tuple[Path, ...]
+    folder: Path
 
 
 def compare(task: DayTask) -> DayOutcome:
@@ -143,6 +153,7 @@ def compare(task: DayTask) -> DayOutcome:
     with connect(task.folder, database, memory_mb=task.memory_mb) as db:
         db.execute(f"create temp view keys as select {KEYS} from {_staged(task.files, task.day)}")
         db.execute(CONTESTED)
+        db.execute(DECIDED)
         db.execute(JUDGED)
         db.execute(ADMITTED)
         parts = _annotated_by(db, task.scores)
@@ -166,22 +177,29 @@ def compare(task: DayTask) -> DayOutcome:
 
 
 def write_day(rows: DayRows) -> list[str]:
-    """URIs of the data files with the rows, one for each model and consent. Raises OSError when they cannot be
-    written."""
-    if not rows.files:
-        return []
+    """URIs of the data files with the rows, one for each model. Raises OSError when they cannot be written."""
+    uris: list[str] = []
     with connect(rows.database.parent, rows.database, read_only=True) as db:
-        # The texts are the side that streams.
-        db.execute("set disabled_optimizers = 'join_order,build_side_probe_side'")
-        staged = _staged(rows.files, rows.day)
-        db.execute(f"create temp view admitted_rows as from {staged} semi join admitted using (part, row)")
-        partitions = "select model, consent from admitted_rows group by all order by min(part), min(row)"
-        uris: list[str] = []
-        for number, (model, consent) in enumerate(db.execute(partitions).fetchall()):
-            reader = db.sql(ROWS, params={"model": model, "consent": consent}).to_arrow_reader(BATCH_ROWS)
-            batches = (batch.select(SCHEMA.names).cast(SCHEMA) for batch in reader)
-            uris += write_file(rows.lake, rows.day, f"{rows.name}-{number:04d}", batches)
+        for number, (model,) in enumerate(db.execute(MODELS).fetchall()):
+            admitted = db.sql(ROWS, params={"model": model}).to_arrow_reader(BATCH_ROWS)
+            uris += write_file(rows.lake, rows.day, f"{rows.name}-{number:04d}", _texts(admitted, rows.folder))
     return uris
+
+
+def _texts(admitted: Iterable[pa.RecordBatch], folder: Path) -> Iterator[pa.RecordBatch]:
+    """Admitted rows as the table has them. Their texts are read block by block."""
+    held, block = (-1, -1), pa.RecordBatch.from_pylist([])
+    for batch in admitted:
+        parts, blocks, rows = (batch[name].to_numpy() for name in ("part", "block", "row"))
+        ends = np.flatnonzero(np.diff(parts) | np.diff(blocks)) + 1
+        for start, end in pairwise([0, *ends.tolist(), len(rows)]):
+            if held != (wanted := (int(parts[start]), int(blocks[start]))):
+                with pa.OSFile(str(passed_file(folder, wanted[0]))) as file:
+                    held, block = wanted, pa.ipc.open_file(file).get_batch(wanted[1])
+            texts = block.take(pa.array(np.searchsorted(block["row"].to_numpy(), rows[start:end])))
+            said = batch.slice(start, end - start)
+            columns = [said[f.name].cast(f.type) if f.name in said.schema.names else texts[f.name] for f in SCHEMA]
+            yield pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
 def _staged(files: Iterable[Path], day: str) -> str:
@@ -247,7 +265,7 @@ def _task(reading: Reading, day: str) -> DayTask:
     places = [place for place, done in sorted(reading.governed.items()) if day in done.days]
     return DayTask(
         day=day,
-        files={staged_file(reading.folder, place): (place, reading.parts[place].name) for place in places},
+        files={keys_file(reading.folder, place): (place, reading.parts[place].name) for place in places},
         folder=reading.folder / "days",
         scores=reading.scores,
         memory_mb=reading.context.recipe.compute.memory_mb,
@@ -282,9 +300,7 @@ def _is_current(reading: Reading, report: DayReport) -> bool:
 
 
 def _rows(reading: Reading, outcome: DayOutcome, report: DayReport) -> DayRows:
-    places = [place for place, counts in sorted(outcome.counts.items()) if counts["admitted"]]
-    files = tuple(staged_file(reading.folder, place) for place in places)
-    return DayRows(reading.context.lake, report.day, report.digest[:16], outcome.database, files)
+    return DayRows(reading.context.lake, report.day, report.digest[:16], outcome.database, reading.folder)
 
 
 def _publish(reading: Reading, outcome: DayOutcome, report: DayReport, files: list[str]) -> None:

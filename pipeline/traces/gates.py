@@ -15,11 +15,11 @@ from pipeline.traces.erased import NOBODY, Forgotten
 from pipeline.traces.pii.columns import (
     mask_calls,
     mask_column,
-    mask_json_column,
     mask_messages,
+    mask_metadata,
     mask_repeated,
     mask_tools,
-    pseudonym_column,
+    pseudonyms,
 )
 from pipeline.traces.pii.recogniser import mask_recognised
 from pipeline.traces.records import Reason
@@ -172,10 +172,6 @@ def pii(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Any]:
     # A placeholder equals another one: against an expected answer that was masked, any address would be right.
     unchanged = pc.equal(masked["reference"], batch["reference"])
     masked["reference"] = pc.if_else(unchanged, masked["reference"], None)
-    for name in ("user_id", "session_id"):
-        encoded = batch[name].dictionary_encode()
-        masked[name] = pseudonym_column(encoded.dictionary).take(encoded.indices)
-    masked["metadata"] = mask_json_column(batch["metadata"])
     columns = [masked.get(name, batch[name]) for name in batch.schema.names]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema), objections
 
@@ -186,6 +182,8 @@ MASKS: dict[str, Callable[[Any], tuple[Any, Any]]] = {
     "tools": mask_tools,
     **dict.fromkeys(("completion", "reference", "error"), mask_column),
     "model": mask_repeated,
+    **dict.fromkeys(("user_id", "session_id"), pseudonyms),
+    "metadata": mask_metadata,
 }
 
 

@@ -1,5 +1,5 @@
-"""The map: decodes one part of a source, puts it through the gates and stages every row in one Parquet file, in bounded
-memory. A rejected row is staged with its reason and without its text."""
+"""The map: decodes one part of a source, puts it through the gates and stages it in bounded memory: the keys of every
+row, and the rows that passed, block by block."""
 
 import hashlib
 from collections import Counter
@@ -23,18 +23,19 @@ from pipeline.traces.scores import Meanings, ScoreCount, StagedScores, scores_fi
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address, SourcePart, named_day
 
-ROWS = [field.with_nullable(True) for field in SCHEMA if not field.name.startswith("feedback")]
-"""Columns of the table, but for the feedback, which is joined to the rows that are admitted."""
-STAGED = pa.schema(
+KEYS = pa.schema(
     [
-        *(("part", pa.int32()), ("row", pa.int64()), ("line", pa.int64())),
-        ("updated_at", pa.timestamp("us", tz="UTC")),
-        *(("content_key", pa.binary(16)), ("turn", pa.uint64())),
+        *(("part", pa.int32()), ("row", pa.int64()), ("line", pa.int64()), ("block", pa.int32())),
+        *((name, pa.string()) for name in ("trace_id", "observation_id", "user_id", "model")),
+        *((name, SCHEMA.field("timestamp").type) for name in ("timestamp", "updated_at")),
+        *(("day", pa.date32()), ("content_key", pa.binary(16)), ("turn", pa.uint64())),
         *((name, pa.string()) for name in ("reason", "detail", "erased")),
-        *ROWS,
     ]
 )
-"""`row` counts the rows of a part from 0; `erased` is the hash of a forgotten user; a null `day` is an unknown one."""
+"""`row` counts the rows of a part from 0, `block` the batches of those that passed; `erased` is the hash of a forgotten
+user; a null `day` is an unknown one."""
+PASSED = pa.schema([("row", pa.int64()), *(field for field in SCHEMA if not field.name.startswith("feedback"))])
+"""Columns of the table, but for the feedback, which is joined to the rows that are admitted."""
 SAMPLES = 3
 """Rejections of a part with a detail for people, per reason."""
 BROKEN_OFF = {Reason.TRUNCATED_FILE, Reason.TOO_LARGE}
@@ -63,8 +64,12 @@ class GovernedPart(NamedTuple):
     scores: tuple[ScoreCount, ...] = ()
 
 
-def staged_file(folder: Path, place: int) -> Path:
+def keys_file(folder: Path, place: int) -> Path:
     return folder / f"{place}.parquet"
+
+
+def passed_file(folder: Path, place: int) -> Path:
+    return folder / f"{place}.arrow"
 
 
 def govern_part(task: GovernTask) -> GovernedPart:
@@ -93,7 +98,9 @@ class _Staged:
         self._task = task
         # Nearly every value is another one and is read once or twice: encoding and compressing them costs more.
         plain: dict[str, Any] = {"compression": "none", "use_dictionary": False, "write_statistics": ["day"]}
-        self._writer = pq.ParquetWriter(staged_file(task.folder, task.place), STAGED, **plain)
+        self._keys = pq.ParquetWriter(keys_file(task.folder, task.place), KEYS, **plain)
+        self._passed = pa.ipc.new_file(str(passed_file(task.folder, task.place)), PASSED)
+        self._blocks = 0
         self._named_day = named_day(task.part.name)
         self._rows = 0
         self._details = Counter[Reason]()
@@ -103,27 +110,32 @@ class _Staged:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._writer.close()
+        self._keys.close()
+        self._passed.close()
 
     def write(self, batch: pa.RecordBatch, reasons: Sequence[Reason | None]) -> None:
-        """Stage a `batch.BATCH`: of rejected rows the keys alone."""
+        """Stage a `batch.BATCH`: of rejected rows the keys alone, without user and model."""
         if not batch.num_rows:
             return
-        rejected = np.array([reason is not None for reason in reasons])
-        text = batch.take(pa.array(np.arange(batch.num_rows), mask=rejected)) if rejected.any() else batch
+        passed = np.array([reason is None for reason in reasons])
         named = pc.and_(pc.not_equal(batch["trace_id"], ""), pc.not_equal(batch["observation_id"], ""))
         details = [
             None if reason is None or not self._is_detailed(reason) else _seen(self._task.settings, batch, row, reason)
             for row, reason in enumerate(reasons)
         ]
-        columns: dict[str, Any] = {field.name: text[field.name] for field in ROWS}
-        columns |= {name: batch[name] for name in ("trace_id", "timestamp", "day")}
-        columns |= {name: batch[name] for name in ("line", "updated_at", "content_key", "turn")}
+        columns: dict[str, Any] = {name: batch[name] for name in KEYS.names if name in batch.schema.names}
+        columns |= {name: pc.if_else(pa.array(passed), batch[name], None) for name in ("user_id", "model")}
         columns["observation_id"] = pc.if_else(named, batch["observation_id"], None)  # without one it equals no other
         columns |= {"reason": list(reasons), "detail": details}
+        columns["block"] = pa.repeat(pa.scalar(self._blocks, pa.int32()), batch.num_rows)
         if Reason.ERASED in reasons:
             users = zip(batch["user_id"].to_pylist(), reasons, strict=True)
             columns["erased"] = [user_hash(user) if reason is Reason.ERASED else None for user, reason in users]
+        rows = batch if passed.all() else batch.filter(pa.array(passed))
+        arrays = [rows[name] for name in PASSED.names[1:]]
+        arrays = [pa.array(self._rows + np.flatnonzero(passed)), *arrays]
+        self._passed.write_batch(pa.RecordBatch.from_arrays(arrays, schema=PASSED))
+        self._blocks += 1
         self._append(columns, batch.num_rows)
         self.days.update(day.isoformat() for day in pc.unique(batch["day"]).to_pylist())
 
@@ -148,9 +160,9 @@ class _Staged:
         arrays = [
             pa.nulls(rows, field.type) if (values := columns.get(field.name)) is None
             else values if isinstance(values, pa.Array) else pa.array(values, field.type)
-            for field in STAGED
+            for field in KEYS
         ]  # fmt: skip
-        self._writer.write_table(pa.Table.from_arrays(arrays, schema=STAGED))
+        self._keys.write_table(pa.Table.from_arrays(arrays, schema=KEYS))
 
     def _is_detailed(self, reason: Reason) -> bool:
         self._details[reason] += 1

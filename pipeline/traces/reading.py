@@ -20,7 +20,7 @@ from pipeline.traces.arrow import pc
 from pipeline.traces.context import StageContext
 from pipeline.traces.engine import Engine
 from pipeline.traces.erased import Forgotten
-from pipeline.traces.govern import GovernedPart, GovernTask, govern_part, staged_file
+from pipeline.traces.govern import GovernedPart, GovernTask, govern_part, keys_file
 from pipeline.traces.lake import Lake
 from pipeline.traces.records import UNKNOWN_DAY
 from pipeline.traces.scores import ScoreCounts, scores_file
@@ -117,7 +117,7 @@ class Reading:
             if part.holds == "scores"
         }
         unread = {n: np.load(path) if path.exists() else None for n, path in kept.items() if n not in self.governed}
-        calls = _traces(staged_file(self.folder, n) for n in (self.governed if unread else ()))
+        calls = _traces(keys_file(self.folder, n) for n in (self.governed if unread else ()))
         self._govern([n for n, traces in unread.items() if traces is None or np.isin(traces, calls).any()])
         for n, path in kept.items():
             if n in self.governed and self.governed[n].whole and not path.exists():

@@ -20,7 +20,7 @@ UNANSWERED = "unanswered"
 """Model of a row that is a prompt alone, and why it has no label."""
 
 
-class Score(msgspec.Struct):
+class Score(msgspec.Struct, gc=False):
     """One score of a trace, as its source has it; `scores` says what it means."""
 
     id: str
@@ -38,7 +38,7 @@ class Score(msgspec.Struct):
     """Its category."""
 
 
-class Trace(msgspec.Struct):
+class Trace(msgspec.Struct, gc=False):
     """One model call, with all that the loop may learn from it. Times without a zone are UTC."""
 
     trace_id: str
@@ -72,7 +72,7 @@ class Trace(msgspec.Struct):
     """The source logged something other than text (an image, audio, a file) that no mask can look into."""
 
 
-class Rejection(msgspec.Struct, frozen=True):
+class Rejection(msgspec.Struct, frozen=True, gc=False):
     """A row that stays out. `detail` tells a person why, never with a word of its text."""
 
     line: int

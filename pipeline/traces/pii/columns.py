@@ -46,12 +46,17 @@ def mask_tools(values: pa.Array) -> Masked:
     return mask_repeated(values, mask_calls)
 
 
-def mask_json_column(values: pa.Array) -> pa.Array:
-    return _masked(values, _JSON, mask_json)[0]
+def mask_metadata(values: pa.Array) -> Masked:
+    return mask_repeated(values, lambda texts: _masked(texts, _JSON, mask_json))
 
 
-def pseudonym_column(values: pa.Array) -> pa.Array:
-    return _masked(_normalised(values, "NFC"), _TEXT, lambda identity: pseudonym(identity) or "")[0]
+def pseudonyms(values: pa.Array) -> Masked:
+    """A column of identities."""
+    return mask_repeated(values, _pseudonyms)
+
+
+def _pseudonyms(values: pa.Array) -> Masked:
+    return _masked(_normalised(values, "NFC"), _TEXT, lambda identity: pseudonym(identity) or "")
 
 
 def mask_repeated(values: pa.Array, function: Callable[[pa.Array], Masked] = mask_column) -> Masked:

@@ -63,23 +63,6 @@ def metadata_text(value: Any) -> str:
     return msgspec.json.encode(value if isinstance(value, Mapping) else metadata_of(value)).decode()
 
 
-def marks_of(row: Any) -> dict[str, Any]:
-    return {"version": row.version, "release": row.release, "environment": row.environment, "tags": row.tags}
-
-
-def marked(metadata: str, **marks: Any) -> str:
-    """Metadata with texts and lists that the source has of who answered; an own key of that name stays as it is."""
-    given = {key: value for key, value in marks.items() if value}
-    if "tags" in given:
-        given["tags"] = decoded(given["tags"])
-    given = {key: value for key, value in given.items() if value and isinstance(value, (str, list))}
-    if not given:
-        return metadata
-    if metadata[1:].lstrip() == "}" or any(f'"{key}"' in metadata for key in given):
-        return msgspec.json.encode({**given, **msgspec.json.decode(metadata)}).decode()
-    return f"{msgspec.json.encode(given).decode()[:-1]},{metadata[1:]}"
-
-
 def count(value: Any) -> int | None:
     """Tokens; some instrumentations write them as 7.0. Raises msgspec.ValidationError for what is no count."""
     if value is None or value == "":

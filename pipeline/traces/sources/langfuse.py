@@ -5,8 +5,8 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from functools import cache
-from typing import Annotated, Any, Literal, cast
+from functools import cache, lru_cache
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
 import msgspec
 
@@ -18,8 +18,6 @@ from pipeline.traces.sources.fields import (
     count,
     day_of,
     latency_s,
-    marked,
-    marks_of,
     metadata_text,
     put,
     said,
@@ -79,17 +77,16 @@ class PlainRow(Observation, kw_only=True, gc=False):
     start_time: UtcTime
     end_time: UtcTime | None = None
     updated_at: UtcTime | None = None
+    version: str | None = None
+    release: str | None = None
+    environment: str | None = None
+    tags: tuple[str, ...] | str | None = None
     name: str | None = None
     input: str | None = None
     output: str | None = None
     metadata: msgspec.Raw = msgspec.Raw(b"{}")
     usage_details: PlainUsage = PlainUsage()
     latency: float | None = None
-
-
-class PlainMessage(msgspec.Struct, gc=False, forbid_unknown_fields=True):
-    role: Literal["system", "user", "assistant", "tool"]
-    content: str
 
 
 class ScoreRow(msgspec.Struct):
@@ -133,6 +130,8 @@ def add(rows: Rows, line: int, decode: Callable[[], Observation | ScoreRow]) -> 
         rows.rejected.append(refusal(line, error, trace_id, day))
 
 
+ROLES = ("system", "user", "assistant", "tool")
+PlainMessage = dict[Literal["role", "content"], str]
 _plain_row = msgspec.json.Decoder(PlainRow).decode
 _plain_messages = msgspec.json.Decoder(list[PlainMessage]).decode
 _plain_message = msgspec.json.Decoder(PlainMessage).decode
@@ -145,13 +144,19 @@ def plain_trace(line: int, text: bytes) -> Trace | None:
         row = _plain_row(text)
         if row.type != MODEL_CALL or not row.input or not row.output or row.tool_definitions or row.tool_calls:
             return None
-        messages = _plain_messages(row.input) if row.input[0] == "[" else [PlainMessage("user", row.input)]
-        answer = _plain_message(row.output) if row.output[0] == "{" else PlainMessage("assistant", row.output)
+        messages: list[Any] = [{"role": "user", "content": row.input}]
+        answer: Any = {"role": "assistant", "content": row.output}
+        if row.input[0] == "[":
+            messages = _plain_messages(row.input)
+        if row.output[0] == "{":
+            answer = _plain_message(row.output)
         metadata = str(row.metadata, "utf-8")
     except (ValueError, RecursionError):
         return None
-    texts = [answer.content, *[each.content for each in messages]]
-    if answer.role != "assistant" or metadata[0] != "{" or any(map(ODD, texts)):
+    for each in (answer, *messages):
+        if [*each] != ["role", "content"] or each["role"] not in ROLES or ODD(each["content"]):
+            return None
+    if answer["role"] != "assistant" or metadata[0] != "{":
         return None
     return Trace(
         trace_id=row.trace_id,
@@ -160,8 +165,8 @@ def plain_trace(line: int, text: bytes) -> Trace | None:
         model=row.provided_model_name or "",
         user_id=row.user_id or None,
         session_id=row.session_id or None,
-        messages=[{"role": each.role, "content": each.content} for each in messages],
-        completion=answer.content,
+        messages=messages,
+        completion=answer["content"],
         line=line,
         updated_at=row.updated_at,
         input_tokens=row.usage_details.input,
@@ -169,9 +174,37 @@ def plain_trace(line: int, text: bytes) -> Trace | None:
         latency_s=row.latency if row.end_time is None else (row.end_time - row.start_time).total_seconds(),
         level=row.level or "DEFAULT",
         error=row.status_message or None,
-        metadata=marked(metadata, **marks_of(row)),
+        metadata=marked(metadata, _known_marks(row.version, row.release, row.environment, row.tags)),
         name=row.name,
     )
+
+
+class Marks(NamedTuple):
+    """What an observation says of who answered, as the beginning of a JSON object, and its keys."""
+
+    text: str
+    keys: tuple[str, ...]
+
+
+def marks(version: Any, release: Any, environment: Any, tags: Any) -> Marks:
+    """Of the texts and lists among them."""
+    values = {"version": version, "release": release, "environment": environment, "tags": decoded(tags)}
+    given = {key: value for key, value in values.items() if value and isinstance(value, str | list | tuple)}
+    return Marks(msgspec.json.encode(given).decode()[:-1], tuple(f'"{key}"' for key in given))
+
+
+_known_marks = lru_cache(1024)(marks)
+
+
+def marked(metadata: str, given: Marks) -> str:
+    """Metadata with what its observation says; an own key of that name stays as it is."""
+    text, keys = given
+    for key in keys:
+        if key in metadata:
+            return msgspec.json.encode(msgspec.json.decode(text + "}") | msgspec.json.decode(metadata)).decode()
+    if not keys:
+        return metadata
+    return f"{text},{metadata[1:]}" if '"' in metadata else text + "}"
 
 
 def trace_of(row: Observation, line: int) -> Trace | Rejection:
@@ -201,7 +234,7 @@ def trace_of(row: Observation, line: int) -> Trace | Rejection:
         latency_s=latency_s(row.start_time, row.end_time, row.latency),
         level=row.level or "DEFAULT",
         error=row.status_message or None,
-        metadata=marked(metadata_text(row.metadata), **marks_of(row)),
+        metadata=marked(metadata_text(row.metadata), marks(row.version, row.release, row.environment, row.tags)),
         name=row.name if isinstance(row.name, str) else None,
     )
     return said(trace, asked, answered, failed=row.level == "ERROR")

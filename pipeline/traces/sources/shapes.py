@@ -20,7 +20,7 @@ Json = dict[str, Any]
 LITERAL = 1 << 16
 NOTHING = frozenset({"None", "null", "undefined"})
 """Texts that a program writes where there is none."""
-ODD = re.compile(r"\s*(?:[\"\[{<]|[A-Z]\w*\(|[a-z_]+=['\"\[{(<A-Z]|(?:None|null|undefined)\s*\Z)").match
+ODD = re.compile(r"\s*+(?:[\"\[{<]|[A-Z]\w*+\(|[a-z_]++=['\"\[{(<A-Z]|(?:None|null|undefined)\s*\Z)").match
 """Whether a text may be something else than plain text: what is not odd is never looked at again."""
 
 # An object or a list of texts begins so, be it JSON, Python, or one of them cut off.

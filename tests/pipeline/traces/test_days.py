@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -19,7 +20,7 @@ from pipeline.recipe.traces import Traces
 from pipeline.traces.database import connect
 from pipeline.traces.days import DayTask, compare
 from pipeline.traces.erased import NOBODY, ErasedUser, add, erased_users, exclusive_lock, shared_lock
-from pipeline.traces.govern import GovernTask, govern_part, staged_file
+from pipeline.traces.govern import GovernTask, govern_part, keys_file, passed_file
 from pipeline.traces.records import FileReport, Reason
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address
@@ -50,13 +51,16 @@ def governed(
     staged.mkdir()
     done = [govern_part(GovernTask(address, part, n, staged, settings, NOW, NOBODY)) for n, part in enumerate(parts)]
     for n in range(len(parts)):
-        rows = pq.read_table(staged_file(staged, n)).to_pylist()
-        assert all(row["reason"] or (row["consent"] and "@" not in row["completion"]) for row in rows)
-        assert all(row["completion"] is row["messages"] is row["user_id"] is None for row in rows if row["reason"])
+        rows = pq.read_table(keys_file(staged, n)).to_pylist()
+        assert all(row["user_id"] is row["model"] is None for row in rows if row["reason"])
+        with pa.ipc.open_file(str(passed_file(staged, n))) as file:
+            passed = file.read_all().to_pylist()
+        assert [row["row"] for row in passed] == [row["row"] for row in rows if row["reason"] is None]
+        assert all(row["consent"] and "@" not in row["completion"] for row in passed)
     admitted: dict[str, list[str]] = {}
     counts: dict[str, Counter[Reason]] = {}
     for day in {day for each in done for day in each.days}:
-        files = {staged_file(staged, e.place): (e.place, parts[e.place].name) for e in done if day in e.days}
+        files = {keys_file(staged, e.place): (e.place, parts[e.place].name) for e in done if day in e.days}
         outcome = compare(DayTask(day, files, folder / "days"))
         with connect(folder, outcome.database, read_only=True) as db:
             admitted[day] = [id for (id,) in db.execute("select observation_id from admitted").fetchall()]

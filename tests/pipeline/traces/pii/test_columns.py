@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.traces.pii import BINARY, MAX_CHARS, Unmaskable, mask, mask_json, mask_value, pseudonym
-from pipeline.traces.pii.columns import mask_column, mask_json_column, mask_messages, pseudonym_column
+from pipeline.traces.pii.columns import mask_column, mask_messages, mask_metadata, pseudonyms
 from pipeline.traces.rows import MESSAGE
 
 from .test_pii import PERSONAL
@@ -64,7 +64,7 @@ def test_a_column_is_masked_as_its_texts_are(texts: list[str | None], skipped: i
 def test_json_is_masked_as_its_value_is(trees: list[dict[str, object] | None], escaped: bool, skipped: int) -> None:
     texts = [None if tree is None else json.dumps(tree, ensure_ascii=escaped) for tree in trees]
     column = pa.array(texts, pa.string()).slice(min(skipped, len(texts)))
-    masked = mask_json_column(column).to_pylist()
+    masked = mask_metadata(column)[0].to_pylist()
     assert masked == [None if text is None else mask_json(text) for text in column.to_pylist()]
     for text, kept in zip(column.to_pylist(), masked, strict=True):
         if text is not None:
@@ -114,7 +114,7 @@ def test_messages_are_masked_one_by_one(rows: list[list[dict[str, str | None] | 
 
 @given(st.lists(st.none() | TEXTS, max_size=6))
 def test_identities_are_replaced_as_they_are_one_by_one(identities: list[str | None]) -> None:
-    assert pseudonym_column(pa.array(identities, pa.string())).to_pylist() == [pseudonym(i) for i in identities]
+    assert pseudonyms(pa.array(identities, pa.string()))[0].to_pylist() == [pseudonym(i) for i in identities]
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_identities_are_replaced_as_they_are_one_by_one(identities: list[str | N
     ],
 )
 def test_json_hides_nothing(raw: str, kept: str | None) -> None:
-    result = mask_json_column(pa.array([raw])).to_pylist()[0]
+    result = mask_metadata(pa.array([raw]))[0].to_pylist()[0]
     assert result == kept if kept is not None else BINARY in result
 
 
