@@ -19,6 +19,7 @@ from assets.naming import LABELLING, LOOP, ROLLOUT
 from assets.records import LABELS, TRACES, begun_iterations
 from assets.resources import Deployment
 from assets.rollout import follow_rollout
+from evals.drift import SIGNAL_COLUMNS, SignalChange, changes
 from evals.outlook import outlook
 from jobs.gangs import gang_held, gang_orphaned
 from jobs.notices import ended_iterations, notices_due
@@ -30,7 +31,7 @@ from pipeline.recipe import Automation, Recipe
 from pipeline.recipe.sources import DemoSource
 from pipeline.rewards.records import LABELS as LABEL_TABLE
 from pipeline.rollout.fold import read_state
-from pipeline.rollout.grading import SIGNAL_COLUMNS, SignalChange, changes, label_digest_of
+from pipeline.rollout.grading import label_digest_of
 from pipeline.traces.arrow import pc
 
 Asked = dg.RunRequest | list[dg.RunRequest] | dg.SkipReason

@@ -179,24 +179,24 @@ def plain_trace(line: int, text: bytes) -> Trace | None:
     )
 
 
-class Marks(NamedTuple):
+class AnsweredBy(NamedTuple):
     """What an observation says of who answered, as the beginning of a JSON object, and its keys."""
 
     text: str
     keys: tuple[str, ...]
 
 
-def marks(version: Any, release: Any, environment: Any, tags: Any) -> Marks:
+def marks(version: Any, release: Any, environment: Any, tags: Any) -> AnsweredBy:
     """Of the texts and lists among them."""
     values = {"version": version, "release": release, "environment": environment, "tags": decoded(tags)}
     given = {key: value for key, value in values.items() if value and isinstance(value, str | list | tuple)}
-    return Marks(msgspec.json.encode(given).decode()[:-1], tuple(f'"{key}"' for key in given))
+    return AnsweredBy(msgspec.json.encode(given).decode()[:-1], tuple(f'"{key}"' for key in given))
 
 
 _known_marks = lru_cache(1024)(marks)
 
 
-def marked(metadata: str, given: Marks) -> str:
+def marked(metadata: str, given: AnsweredBy) -> str:
     """Metadata with what its observation says; an own key of that name stays as it is."""
     text, keys = given
     for key in keys:
