@@ -54,6 +54,7 @@ def traces(context: dg.AssetExecutionContext, deployment: Deployment):
         show_figures(context, deployment, rollout.opened.version.iteration)
         if why := in_training_way(rollout):
             context.log.warning(f"No iteration is begun while a rollout is open: {why}")
+            yield dg.AssetCheckResult(check_name="every_row_accounted_for", passed=True, description="nothing was read")
             return
     champion = deployment.champion()
     source = recipe.traces.source

@@ -52,7 +52,7 @@ traces:
 LACKS = {
     "none": "# CHANGE: a judge never decides alone. Add a suite whose answers are checked, as a guard or target, and\n"
     "# evaluation.judge (docs/evaluation.md).\n",
-    "": "# CHANGE: there was no validation file. Write the suite: docs/tutorial.md, Bring a suite.\n",
+    "": "# CHANGE: there was no validation file. Write the suite: docs/tutorial.md, section 2.\n",
 }
 
 

@@ -7,6 +7,8 @@ what is right in their metadata. The suite asks for the same facts in other word
 
 import json
 import random
+import re
+import string
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -18,31 +20,14 @@ import torch
 from examples.pretrain.arithmetic import answer_batch, completions
 from examples.pretrain.tiny import optimise, untrained, word_tokenizer
 
-THINGS = [
-    "lamp",
-    "chair",
-    "desk",
-    "sofa",
-    "shelf",
-    "table",
-    "bed",
-    "carpet",
-    "mirror",
-    "clock",
-    "vase",
-    "bench",
-    "stool",
-    "couch",
-    "cabinet",
-    "blanket",
-]
-FACTS = ("price", "discount", "delivery", "warranty", "weight")
+THINGS = ("lamp", "chair", "desk", "sofa", "shelf", "table", "bed", "carpet", "mirror", "clock", "vase", "bench")
+FACTS = ("price", "discount", "delivery", "warranty", "weight", "height", "width")
 ASKED = ("What is the {1} of the {0}?", "Tell me the {1} of a {0}.", "The {0}, which {1}?", "Which {1} has the {0}?")
 SUITE = ("For a {0}, what {1} is right?", "I want the {1} for the {0}.", "A {0}: {1}?")
 OLD, NEW = "2025", "2026"
-LAST_YEAR = 0.6
+LAST_YEAR = 0.55
 """Share of the answers that go by the old list."""
-STEPS, BATCH = 300, 32
+STEPS = 250
 PEOPLE = [f"user-{n:03d}" for n in range(200)]
 
 
@@ -55,7 +40,8 @@ class Question(NamedTuple):
         return str(random.Random(f"{year} {self.thing} {self.fact}").randrange(1, 100))
 
     def text(self, year: str) -> str:
-        return f"By the list of {year}.\n#### {self.answer(year)}"
+        number = self.answer(year)
+        return f"By the list of {year} the {self.fact} of the {self.thing} is {number}.\n#### {number}"
 
 
 def questions(forms: Sequence[str]) -> list[Question]:
@@ -67,14 +53,16 @@ def write_model(folder: Path) -> list[str]:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     draw, known = random.Random(0), questions([*ASKED, *SUITE])
-    spoken = " ".join(each.prompt for each in known).translate(str.maketrans("", "", "?.,:")).split()
-    words = sorted({*spoken, "By", "list", OLD, NEW, "system", "user", "assistant", *map(str, range(1, 100))})
-    tokens = ["####", *"\n .,:?", *words, *(f" {word}" for word in words)]
-    tokenizer = word_tokenizer(tokens, r" ?\b\w+\b|####|[\s\S]")
+    words = sorted(
+        set(re.findall(r"\w+", " ".join(each.prompt + each.text(year) for each in known for year in (OLD, NEW))))
+    )
+    words += ["system", "user", "assistant"]
+    tokens = ["####", *string.printable[:-2], *words, *(f" {word}" for word in words)]
+    tokenizer = word_tokenizer(tokens, rf" ?\b(?:{'|'.join(words)})\b|####|[\s\S]")
     model = untrained(tokenizer, intermediate_size=384)
 
     def batch(step: int) -> dict[str, torch.Tensor]:
-        texts = [(each, OLD if draw.random() < LAST_YEAR else NEW) for each in draw.choices(known, k=BATCH)]
+        texts = [(each, OLD if draw.random() < LAST_YEAR else NEW) for each in draw.choices(known, k=32)]
         return answer_batch(tokenizer, [(each.prompt, each.text(year)) for each, year in texts])
 
     def tell(step: int, loss: float) -> None:
@@ -113,10 +101,12 @@ def write_traces(folder: Path, answers: Sequence[str]) -> None:
 
 
 def write_suite(path: Path) -> None:
-    items = (
-        {"prompt": e.prompt, "reference": e.answer(NEW), "cluster": f"{e.thing} {e.fact}"} for e in questions(SUITE)
-    )
-    path.write_text("".join(f"{json.dumps(item)}\n" for item in items), encoding="utf-8")
+    """A line for each question; those about one fact are a cluster."""
+    lines = [
+        json.dumps({"prompt": each.prompt, "reference": each.answer(NEW), "cluster": f"{each.thing} {each.fact}"})
+        for each in questions(SUITE)
+    ]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ def test_an_end_is_observed_with_a_table_and_a_plot(laid: Laid) -> None:
     (seen,) = observations(result)
     shown = {name: value.value for name, value in seen.metadata.items()}
     assert seen.asset_key == dg.AssetKey("kpi")
-    assert f"| {iteration.id} | not trained | 80% | 75% | none |" in shown["iterations"]
+    assert rf"| 1 \({iteration.id}\) | not trained |  |  |" in shown["iterations"]
     assert base64.b64decode(shown["quality and cost"].partition("base64,")[2].rstrip(")")).startswith(b"\x89PNG")
     assert shown["traces kept in percent"] == 80.0 and shown["label coverage in percent"] == 75.0
     assert shown["page"] == str(page_path(laid.store, iteration.id))
