@@ -152,7 +152,8 @@ def next_step(
             forced = f"selection.method={plan.decision.forceable[0]}"
             return launch(f"trains on these traces all the same; {LATER}", forced)
         case "stopped" | "refused" | "rolled back" | "aborted":
-            return launch(f"trains again, with another seed; {LATER}", f"training.seed={recipe.training.seed + 1}")
+            later = "pt rollout reopen proposes this candidate again" if newest.state == "aborted" else LATER
+            return launch(f"trains again, with another seed; {later}", f"training.seed={recipe.training.seed + 1}")
         case "held":
             canary = launch_command(stages="canary", iteration=newest.iteration, prefix=recipe.key_prefix)
             accepted = f'rollout.accept_hold="{newest.iteration}"'
