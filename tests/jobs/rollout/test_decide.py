@@ -89,7 +89,7 @@ def test_status_as_json_is_one_object(settings: Deployment, held: str, capsys) -
     assert report["decisions"] == ["resume", "abort", "rollback"]
 
 
-def test_an_override_that_differs_from_the_frozen_policy_is_refused(settings: Deployment, held: str) -> None:
+def test_an_override_of_a_frozen_policy_is_refused(settings: Deployment, held: str) -> None:
     """By its name, of launches that a person types. What is of a run and not of the rollout may differ."""
     told = ["rollout.max_quality_drop=0.2", "rollout.dwell_s=[2, 2, 2]", "rollout.drive_for_s=9"]
     for job, overrides, said in (

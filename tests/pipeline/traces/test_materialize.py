@@ -67,6 +67,7 @@ def test_the_iteration_depends_on_content_and_not_on_the_store(run: Run, store: 
     write(export, FIRST, [observation(1)])
     first = run()
     store.root.rename(store.root.with_name("elsewhere"))
+    write(export, FIRST, [observation(1)])
     again = run()
     assert again.iteration.id == first.iteration.id
     assert again.iteration.dataset.snapshot != first.iteration.dataset.snapshot
