@@ -199,6 +199,7 @@ class RunFollower:
         skipped = f"; skipped: {', '.join(self.lines.skipped)}" if self.lines.skipped else ""
         ended = f"{run.status.value} in {self.ended - self.began:.0f} s (run {run.run_id}){skipped}"
         with suppress(BrokenPipeError):
+            print(self.lines.replace, end="")
             print(*after_launch(choice_tag(run.tags), ended, again), sep="\n", flush=True)
         return code
 
@@ -263,6 +264,8 @@ class RunLines:
         self._step_began: dict[str, float] = {}
         self._newest: dict[str, str] = {}
         self._columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+        self.replace = "\r\x1b[K" if self._columns else ""
+        """Begins each line: a terminal forgets the one that is refreshed."""
 
     def write(self, step: str, text: str, at: float | None = None, passing: bool = False) -> None:
         """`at`: seconds since the epoch; now where it is not given. `passing`: a terminal's next line replaces it."""
@@ -273,7 +276,7 @@ class RunLines:
             for line in text.splitlines()[: 1 if passing else None]:
                 shown = f"{clock}  {step:<{self._width}}  {line}"
                 shown = shown[: self._columns - 1] if passing else f"{shown}\n"
-                print("\r\x1b[K" * bool(self._columns), shown, sep="", end="", flush=True)
+                print(self.replace, shown, sep="", end="", flush=True)
 
     def take(self, entry: dg.EventLogEntry) -> None:
         """Print an entry of the run's log, if it is for people."""
