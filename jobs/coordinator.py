@@ -10,6 +10,7 @@ import shlex
 import shutil
 import signal
 import sys
+import textwrap
 import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -264,14 +265,13 @@ class RunLines:
         self._step_began: dict[str, float] = {}
         self._newest: dict[str, str] = {}
         self._columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-        self.replace = "\r\x1b[K" if self._columns else ""
-        """Begins each line: a terminal forgets the one that is refreshed."""
+        self.replace = "\r\x1b[K" if self._columns else ""  # begins each line, in place of the one that is refreshed
 
     def write(self, step: str, text: str, at: float | None = None, passing: bool = False) -> None:
         """`at`: seconds since the epoch; now where it is not given. `passing`: a terminal's next line replaces it."""
         clock, passing = time.strftime("%H:%M:%S", time.localtime(at)), passing and self._columns > 0
         if passing:
-            self._newest[step] = text
+            self._newest[step] = textwrap.shorten(text, max(40, self._columns - self._width - 30), placeholder=" ...")
         with suppress(BrokenPipeError):  # a reader that has gone, as in `| head`, does not end the run
             for line in text.splitlines()[: 1 if passing else None]:
                 shown = f"{clock}  {step:<{self._width}}  {line}"

@@ -58,6 +58,8 @@ def test_a_price_that_nobody_named_is_unknown_and_not_nothing(laid: Laid, tmp_pa
     assert (training.usd, training.why) == (None, DEVICE_PRICE)
     assert training.device_hours == pytest.approx(HOURS * DEVICES), "hours are hours at any price"
     assert f"training: {DEVICE_PRICE}" in one.bill.unknown
+    without = "compute.accelerator={name: H200, usd_per_hour: 5}"
+    assert line(only(laid, without), "training").usd is None, "of a device that was not there: no step has an MFU"
 
 
 def test_the_launchers_account_stands_where_there_is_one(laid: Laid) -> None:

@@ -129,6 +129,7 @@ def test_crash_and_retry_leave_one_run_and_one_version(place, monkeypatch):
     assert crashes > 10
     client = real(place[1])
     experiment = client.get_experiment_by_name(name)
+    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
     (run,) = client.search_runs([experiment.experiment_id])
     (version,) = client.search_model_versions(f"name='{name}'")
     assert run.info.status == "FINISHED"
@@ -197,6 +198,8 @@ def test_aliases_follow_the_record_and_heal(place, tmp_path):
     assert client.get_registered_model(name).aliases == wanted
     assert client.get_model_version(name, str(bad.version)).tags["quarantined"] == "true"
     assert client.get_model_version(name, str(two.version)).tags["rollout"] == "promoted"
+    shares = [client.get_model_version(name, str(n.version)).tags["traffic_percent"] for n in (one, two, bad)]
+    assert shares == ["0", "100", "0"], "of now, whoever was promoted before"
 
     client.set_registered_model_alias(name, "champion", str(bad.version))
     client.set_registered_model_alias(name, "challenger", str(one.version))
