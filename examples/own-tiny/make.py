@@ -28,7 +28,7 @@ OLD, NEW = "2025", "2026"
 LAST_YEAR = 0.55
 """Share of the answers that go by the old list."""
 STEPS = 250
-PEOPLE = [f"user-{n:03d}" for n in range(200)]
+PEOPLE = [f"user-{n:04d}" for n in range(2000)]
 
 
 class Question(NamedTuple):
