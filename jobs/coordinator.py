@@ -200,8 +200,7 @@ class RunFollower:
         skipped = f"; skipped: {', '.join(self.lines.skipped)}" if self.lines.skipped else ""
         ended = f"{run.status.value} in {self.ended - self.began:.0f} s (run {run.run_id}){skipped}"
         with suppress(BrokenPipeError):
-            print(self.lines.replace, end="")
-            print(*after_launch(choice_tag(run.tags), ended, again), sep="\n", flush=True)
+            print(self.lines.replace + "\n".join(after_launch(choice_tag(run.tags), ended, again)), flush=True)
         return code
 
     def _is_over_or_lost(self) -> bool:
