@@ -1,40 +1,39 @@
-"""The traffic split of a cluster: the two weights of one HTTPRoute of the Gateway API. A JSON patch that tests what was
-read replaces weights and annotations; every gateway has to say that it took the route."""
+"""The traffic split of a cluster: the weights of the two slots in an HTTPRoute of the Gateway API. Rules that do not
+list both slots are others'. Every gateway has to say that it took the route."""
 
-import random
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from k8s.client import ApiResource, KubernetesClient, Refused
-from k8s.slots import Slot, SlotPair, reached
+from k8s.annotated import AnnotatedObject, Asked, asked_by
+from k8s.client import ApiResource, KubernetesClient
+from k8s.slots import Slot, SlotPair
 from pipeline.core.storage import ModelRef
 from pipeline.recipe.rollout import HttpRouteTraffic
 from pipeline.rollout.router import Identify, Readiness, Split, Unsettled
 
 HTTP_ROUTE = ApiResource("gateway.networking.k8s.io", "v1", "httproutes")
-ROLLOUT, EPOCH, CHAMPION, CANARY = (f"preference-tuning/{word}" for word in ("rollout", "epoch", "champion", "canary"))
-"""Annotations of the route: who asked for these weights, and the digests of the two models (canary: "" for none)."""
-CONDITIONS = ("Accepted", "ResolvedRefs")
-TRIES = 60
-"""Of a patch that others get ahead of: each of them got further by that."""
-MAX_PAUSE_S = 0.05
+FALL_BACK = "Fall Back"
+"""How the message of PartiallyInvalid begins where a gateway still routes by an earlier generation."""
 
 
 class _Route(NamedTuple):
-    """As it was read. `weights`: by slot, in the order of its backends."""
+    """As it was read. `weights`: by slot."""
 
-    version: str
-    rollout: str
-    epoch: int
-    champion: str
-    canary: str
+    obj: dict[str, Any]
+    asked: Asked
+    places: tuple[int, ...]
+    """Of the rules that list both slots, which all get the same weights."""
     weights: dict[str, int]
+    fault: str
+    """Why the weights are not the shares of the requests, or ""."""
     unsettled: str
+    """Why the newest generation is not in force at each gateway, or ""."""
+    not_lowered: str
+    """The same of a weight that is 0. In a route with rules of others it may be one of theirs that does not resolve."""
 
 
 class HttpRoute:
-    """TrafficSplit over one HTTPRoute, whose gateway draws an arm for each request."""
+    """TrafficSplit over the rules of an HTTPRoute that list both slots. Its gateway draws an arm for each request."""
 
     def __init__(
         self,
@@ -46,45 +45,52 @@ class HttpRoute:
     ) -> None:
         """`model_name`: what callers ask for. `identify`: tells what a slot serves. `location`: where the slots load a
         model from (its export); raises ValueError where it is not there yet."""
-        self._client, self._section, self._identify, self._location = client, section, identify, location
+        self._identify, self._location = identify, location
         self.slots = SlotPair(client, section.namespace, section.slots, model_name)
+        self._object = AnnotatedObject(
+            client, HTTP_ROUTE, "HTTPRoute", section.namespace, section.route, "k8s/manifests/bases/serving"
+        )
 
     def read(self) -> Split | Unsettled | None:
         """What the gateways route by; None when no rollout ever asked for anything.
 
         Raises ValueError for a route or slots that are not as this project ships them, OSError when nobody answers.
         """
-        route, slots = self._route(), self.slots.read()
+        route, slots = self._route(*self._object.read()), self.slots.read()
+        asked = route.asked
         self.slots.check(slots)
-        if not route.epoch:
+        if route.fault:
+            raise ValueError(route.fault)
+        if not asked.epoch:
             return None
         models = {slot.digest: ModelRef(uri=slot.uri, digest=slot.digest) for slot in slots if slot.digest}
         weights = {slot.digest: route.weights[slot.name] for slot in slots if slot.digest}
-        named = (route.champion, route.canary)
+        named = (asked.champion, asked.canary)
         stray = {slot.name: route.weights[slot.name] for slot in slots if slot.digest not in named}
         if any(stray.values()):
             raise ValueError(
-                f"{self._where} sends requests to {_shown(stray)}, which holds neither the champion "
-                f"{route.champion[:12]} nor the canary {route.canary[:12] or '(none)'}. Set its weight to 0."
+                f"{self._object.where} sends requests to {_shown(stray)}, which holds neither the champion "
+                f"{asked.champion[:12]} nor the canary {asked.canary[:12] or '(none)'}. Set its weight to 0."
             )
-        if route.champion not in models:
-            raise ValueError(f"No slot holds the champion {route.champion[:12]}: {_held(slots)}. Load it into one.")
-        canary_weight = weights.get(route.canary, 0) if route.canary else 0
-        if weights[route.champion] + canary_weight != 100:
+        if asked.champion not in models:
+            raise ValueError(f"No slot holds the champion {asked.champion[:12]}: {_held(slots)}. Load it into one.")
+        canary_weight = weights.get(asked.canary, 0) if asked.canary else 0
+        if weights[asked.champion] + canary_weight != 100:
             raise ValueError(
-                f"The weights of {self._where} are {_shown(route.weights)}: they do not sum to 100, and are shares of "
-                "their sum. Set two percentages."
+                f"The weights of {self._object.where} are {_shown(route.weights)}: they do not sum to 100, and are "
+                "shares of their sum. Set two percentages."
             )
-        asked = Split(
-            rollout=route.rollout,
-            epoch=route.epoch,
-            champion=models[route.champion],
-            champion_weight=weights[route.champion],
-            canary=models.get(route.canary, ModelRef(uri="", digest=route.canary)) if route.canary else None,
+        split = Split(
+            rollout=asked.rollout,
+            epoch=asked.epoch,
+            champion=models[asked.champion],
+            champion_weight=weights[asked.champion],
+            canary=models.get(asked.canary, ModelRef(uri="", digest=asked.canary)) if asked.canary else None,
             canary_weight=canary_weight,
             warm=next((models[s.digest] for s in slots if s.wanted and s.digest and s.digest not in named), None),
         )
-        return Unsettled(reason=route.unsettled, asked=asked) if route.unsettled else asked
+        reason = route.unsettled if canary_weight else route.not_lowered
+        return Unsettled(reason=reason, asked=split) if reason else split
 
     def apply(self, split: Split) -> None:
         """Ask for these weights, then have the slots hold and run what the split names. No effect when the route
@@ -95,31 +101,27 @@ class HttpRoute:
         `read` agree. Raises ValueError for a model with requests that no slot holds and for a route that is not as
         shipped, OSError when nobody answers.
         """
-        for _ in range(TRIES):
-            route, slots = self._route(), self.slots.read()
-            if route.epoch > split.epoch:
+        for obj, asked in self._object.tries():
+            route, slots = self._route(obj, asked), self.slots.read()
+            if asked.epoch > split.epoch:
                 return
             if split.canary_weight:  # the way back needs the champion's slot alone
                 self.slots.check(slots)
+                if route.fault:
+                    raise ValueError(route.fault)
             if split.champion.digest not in {slot.digest for slot in slots}:  # the first of a deployment
                 self._fill(split, route, slots)
                 slots = self.slots.read()
             weights = _weights(split, slots, route.weights)
-            wanted = (split.rollout, split.epoch, split.champion.digest, split.canary.digest if split.canary else "")
-            if (route.rollout, route.epoch, route.champion, route.canary, route.weights) == (*wanted, weights):
+            if (asked, route.weights) == (asked_by(split), weights) and not route.fault:
                 self._fill(split, route, slots)
                 return
             canaries = [slot.name for slot in slots if split.canary and slot.digest == split.canary.digest]
-            if route.epoch == split.epoch and any(route.weights[name] < weights[name] for name in canaries):
+            if asked.epoch == split.epoch and any(route.weights[name] < weights[name] for name in canaries):
                 return  # a person took requests from the canary
-            if self._patched(route, weights, wanted):
-                self._fill(split, self._route(), slots)
+            if self._object.patched(obj, _operations(route, weights), asked_by(split)):
+                self._fill(split, self._route(*self._object.read()), slots)
                 return
-            time.sleep(random.uniform(0, MAX_PAUSE_S))
-        raise ConnectionError(
-            f"{self._where} was changed by others in each of {TRIES} tries. Look who does: kubectl get -o yaml "
-            "--show-managed-fields."
-        )
 
     def ready(self, model: ModelRef) -> Readiness:
         """What the slot of a model serves, and on how many pods; the reason where that is not the model."""
@@ -136,7 +138,7 @@ class HttpRoute:
         servers = max(1, of[split.champion.digest].wanted if split.champion.digest in of else 1)
         named = {model.digest for model in (split.champion, split.canary, split.warm) if model is not None}
         # Of those that the split does not name, the ones whose weight the gateways have taken away.
-        idle = {s.name for s in slots if s.digest not in named and not route.weights[s.name] and not route.unsettled}
+        idle = {s.name for s in slots if s.digest not in named and not route.weights[s.name] and not route.not_lowered}
         for model in filter(None, (split.champion, split.canary)):
             if (slot := of.get(model.digest)) is None:
                 free = sorted(
@@ -150,61 +152,41 @@ class HttpRoute:
             if slot.digest and slot.wanted and slot.name in idle:
                 self.slots.scale(slot.name, 0)
 
-    @property
-    def _where(self) -> str:
-        return f"HTTPRoute {self._section.namespace}/{self._section.route}"
-
-    def _route(self) -> _Route:
-        name, namespace = self._section.route, self._section.namespace
-        obj = reached(lambda: self._client.get(HTTP_ROUTE, namespace, name))
-        if obj is None:
-            raise ValueError(f"There is no {self._where}. Apply k8s/manifests/bases/serving, or set rollout.traffic.")
-        annotations = obj["metadata"].get("annotations") or {}
-        for key in (ROLLOUT, EPOCH, CHAMPION, CANARY):
-            if key not in annotations:
-                raise ValueError(f"{self._where} has no annotation {key}. Restore it from k8s/manifests/bases/serving.")
-        return _Route(
-            version=obj["metadata"]["resourceVersion"],
-            rollout=annotations[ROLLOUT],
-            epoch=int(annotations[EPOCH]),
-            champion=annotations[CHAMPION],
-            canary=annotations[CANARY],
-            weights=self._backends(obj),
-            unsettled=_unsettled(obj),
-        )
-
-    def _backends(self, obj: dict[str, Any]) -> dict[str, int]:
-        """The weight of each slot. Raises ValueError for a route of anything else than one rule with both slots."""
-        rules = obj["spec"].get("rules") or []
-        rows: list[dict[str, Any]] = [row for rule in rules for row in rule.get("backendRefs") or []]
-        names = [str(row["name"]) for row in rows]
-        if len(rules) != 1 or sorted(names) != sorted(self.slots.names):
+    def _route(self, obj: dict[str, Any], asked: Asked) -> _Route:
+        """Raises ValueError for a route in which no rule lists both slots."""
+        where, slots = self._object.where, sorted(self.slots.names)
+        rules: list[list[dict[str, Any]]] = [rule.get("backendRefs") or [] for rule in obj["spec"].get("rules") or []]
+        names = [[str(row.get("name")) for row in rows] for rows in rules]
+        own = {
+            i: {str(row["name"]): int(row.get("weight", 1)) for row in rules[i]}
+            for i, each in enumerate(names)
+            if sorted(name for name in each if name in slots) == slots
+        }
+        if not own:
             raise ValueError(
-                f"{self._where} has {len(rules)} rules with the backends {names}. Leave one rule that lists "
-                f"{' and '.join(self.slots.names)}, each once, or name other slots in rollout.traffic."
+                f"No rule of {where} lists both {' and '.join(slots)}, each once: its rules have the backends {names}. "
+                "Restore the one of k8s/manifests/bases/serving."
             )
-        return {name: int(row.get("weight", 1)) for name, row in zip(names, rows, strict=True)}
+        weights, fault = next(iter(own.values())), ""
+        others = {name: weight for name, weight in weights.items() if weight and name not in slots}
+        if any(each != weights for each in own.values()):
+            fault = f"Rules {[*own]} of {where} list both slots with weights that differ. Set the same ones in each."
+        elif others:
+            fault = f"{where} also sends requests for the slots to {_shown(others)}. Set that weight to 0."
+        unsettled = _unsettled(obj, ("Accepted", "ResolvedRefs"))
+        not_lowered = _unsettled(obj, ("Accepted",)) if len(own) < len(rules) else unsettled
+        return _Route(obj, asked, tuple(own), {name: weights[name] for name in slots}, fault, unsettled, not_lowered)
 
-    def _patched(self, route: _Route, weights: dict[str, int], wanted: tuple[str, int, str, str]) -> bool:
-        """False when the route was changed since it was read."""
-        operations: list[dict[str, Any]] = [{"op": "test", "path": "/metadata/resourceVersion", "value": route.version}]
-        for place, name in enumerate(route.weights):
-            backend = f"/spec/rules/0/backendRefs/{place}"
-            operations += [
-                {"op": "test", "path": f"{backend}/name", "value": name},
-                {"op": "add", "path": f"{backend}/weight", "value": weights[name]},  # it may have been left out
-            ]
-        for key, value in zip((ROLLOUT, EPOCH, CHAMPION, CANARY), wanted, strict=True):
-            path = f"/metadata/annotations/{key.replace('/', '~1')}"
-            operations.append({"op": "replace", "path": path, "value": str(value)})
-        name, namespace = self._section.route, self._section.namespace
-        try:
-            reached(lambda: self._client.patch(HTTP_ROUTE, namespace, name, operations))
-        except Refused as refusal:
-            if refusal.code not in (409, 422) or self._route().version == route.version:
-                raise
-            return False
-        return True
+
+def _operations(route: _Route, weights: dict[str, int]) -> list[dict[str, Any]]:
+    """What sets these weights in each rule that lists both slots."""
+    operations: list[dict[str, Any]] = []
+    for i in route.places:
+        for j, row in enumerate(route.obj["spec"]["rules"][i]["backendRefs"]):
+            if row["name"] in weights:
+                path = f"/spec/rules/{i}/backendRefs/{j}/weight"
+                operations.append({"op": "add", "path": path, "value": weights[row["name"]]})  # it may be left out
+    return operations
 
 
 def _weights(split: Split, slots: tuple[Slot, Slot], now: dict[str, int]) -> dict[str, int]:
@@ -221,8 +203,8 @@ def _weights(split: Split, slots: tuple[Slot, Slot], now: dict[str, int]) -> dic
     return weights
 
 
-def _unsettled(obj: dict[str, Any]) -> str:
-    """Why the newest generation of a route is not in force at each of its gateways, or ""."""
+def _unsettled(obj: dict[str, Any], kinds: tuple[str, ...]) -> str:
+    """Why the newest generation of a route is not in force at each of its gateways by these conditions, or ""."""
     generation, namespace = obj["metadata"]["generation"], obj["metadata"]["namespace"]
     parents: list[dict[str, Any]] = (obj.get("status") or {}).get("parents") or []
     for reference in obj["spec"].get("parentRefs") or []:
@@ -232,7 +214,7 @@ def _unsettled(obj: dict[str, Any]) -> str:
             return f"gateway {gateway[0]}/{gateway[1]} has not said anything about the route"
         for row in statuses:
             conditions = {condition["type"]: condition for condition in row.get("conditions") or []}
-            for kind in CONDITIONS:
+            for kind in kinds:
                 condition = conditions.get(kind)
                 if condition is None:
                     return f"gateway {gateway[0]}/{gateway[1]} does not say {kind}"
@@ -242,6 +224,9 @@ def _unsettled(obj: dict[str, Any]) -> str:
                 if condition["status"] != "True":
                     why = f"{condition.get('reason', '')} {condition.get('message', '')}".strip()
                     return f"gateway {gateway[0]}/{gateway[1]} says {kind} {condition['status']}: {why}"
+            message = conditions.get("PartiallyInvalid", {}).get("message", "")
+            if message.startswith(FALL_BACK):
+                return f"gateway {gateway[0]}/{gateway[1]} routes by an earlier generation of the route: {message}"
     return "" if obj["spec"].get("parentRefs") else "the route names no gateway"
 
 

@@ -127,8 +127,13 @@ def test_every_gateway_has_to_take_the_route(slotted: SlottedCluster, spoil: Spo
     assert isinstance(result, Unsettled) and words in result.reason
 
 
-def backends(*names: str, **of: str) -> list[dict[str, Any]]:
-    return [{"backendRefs": [{"name": name, "port": 8000, "weight": 1, **of} for name in names]}]
+def backends(*names: str, weight: int = 1) -> list[dict[str, Any]]:
+    return [{"backendRefs": [{"name": name, "port": 8000, "weight": weight} for name in names]}]
+
+
+def share(slotted: SlottedCluster, *rules: dict[str, Any]) -> None:
+    """Rules of others before the rollout's own."""
+    slotted.operate(rules=[*rules, *slotted.route()["spec"]["rules"]])
 
 
 def without(word: str) -> Spoil:
@@ -140,17 +145,25 @@ def without(word: str) -> Spoil:
     return spoil
 
 
+def third(slotted: SlottedCluster) -> None:
+    rules = slotted.route()["spec"]["rules"]
+    rules[0]["backendRefs"] += [{"name": "mirror", "port": 8000, "weight": 3}]
+    slotted.operate(rules=rules)
+
+
 LOST: dict[str, tuple[Spoil, str]] = {
+    "third backend": (third, "also sends requests for the slots to mirror 3"),
+    "other weights": (lambda s: share(s, *backends("slot-b", "slot-a")), r"Rules \[0, 1\] of .* weights that differ"),
     "no slot": (lambda s: s.lose(CONFIG_MAP, "slot-b"), "no configmap slot-b"),
     "no deployment": (lambda s: s.lose(DEPLOYMENT, "slot-b"), "no deployment slot-b"),
     "one model in both": (lambda s: s.hold("slot-b", A), "slot-a and slot-b both hold model aaaaaaaaaaaa"),
 }
 FOREIGN: dict[str, tuple[Spoil, str]] = LOST | {
-    "third backend": (
-        lambda s: s.operate(rules=backends("slot-a", "slot-b", "mirror")),
-        "1 rules with the backends .*mirror",
+    "one backend": (lambda s: s.operate(rules=backends("slot-a")), r"its rules have the backends \[\['slot-a'\]\]"),
+    "each in a rule": (
+        lambda s: s.operate(rules=backends("slot-a") + backends("slot-b")),
+        "No rule of HTTPRoute serving/model lists both slot-a and slot-b",
     ),
-    "one backend": (lambda s: s.operate(rules=backends("slot-a")), r"1 rules with the backends \['slot-a'\]"),
     "no epoch": (without("epoch"), "has no annotation preference-tuning/epoch"),
     "no route": (lambda s: s.lose(HTTP_ROUTE, "model"), "no HTTPRoute serving/model"),
 }
@@ -169,7 +182,54 @@ def test_a_route_that_is_not_as_shipped_is_refused(slotted: SlottedCluster, case
     assert slotted.count("PATCH") == patches
     if case in LOST:  # the way back needs the champion's slot alone
         slotted.port().apply(split(0, epoch=2))
-        assert slotted.weights() == {"slot-a": 100, "slot-b": 0}
+        for rule in slotted.route()["spec"]["rules"]:
+            weights = {row["name"]: row["weight"] for row in rule["backendRefs"]}
+            assert (weights["slot-a"], weights["slot-b"]) == (100, 0)
+
+
+THEIRS: dict[str, dict[str, Any]] = {
+    "another service": backends("docs")[0] | {"filters": [{"type": "URLRewrite"}]},
+    "one of the slots": backends("slot-b", weight=7)[0],
+    "nothing behind it": {"filters": [{"type": "RequestRedirect"}]},
+    "no such service": {"backendRefs": [{"kind": "Gone", "weight": 0}]},
+}
+
+
+@pytest.mark.parametrize("case", THEIRS)
+def test_a_rule_of_others_is_left_as_it_is(slotted: SlottedCluster, case: str) -> None:
+    share(slotted, THEIRS[case])
+    for weight in (5, 25, 0):
+        slotted.port().apply(split(weight, epoch=weight + 1 if weight else 99))
+        theirs, own = slotted.route()["spec"]["rules"]
+        assert theirs == THEIRS[case] and [row["weight"] for row in own["backendRefs"]] == [100 - weight, weight]
+        assert read(slotted).canary_weight == weight
+
+
+def test_a_broken_rule_of_others_keeps_no_canary_in_traffic(slotted: SlottedCluster) -> None:
+    """Its backend is gone: the gateway says of the whole route that it does not resolve."""
+    port = slotted.port()
+    port.apply(split(5, epoch=1))
+    share(slotted, *backends("gone"))
+    slotted.obey(ResolvedRefs="False")
+    assert isinstance(port.read(), Unsettled), "whose backend does not resolve is not known"
+    port.apply(split(0, epoch=2, other=None))
+    assert isinstance(port.read(), Unsettled), "the gateway has not taken the weight yet"
+    slotted.obey(ResolvedRefs="False")
+    back = port.read()
+    assert isinstance(back, Split) and back.canary_weight == 0
+    port.apply(split(0, epoch=2, other=None))
+    assert slotted.wanted("slot-b") == 0, "and its servers end"
+
+
+def test_a_gateway_that_fell_back_has_not_taken_the_route(slotted: SlottedCluster) -> None:
+    slotted.port().apply(split(0, epoch=1))
+    slotted.obey()
+    status = slotted.route()["status"]
+    fell_back = {"type": "PartiallyInvalid", "status": "True", "message": "Fall Back to generation 1: rule 0"}
+    status["parents"][0]["conditions"].append(fell_back)
+    slotted.change(key(HTTP_ROUTE, "model"), status=status)
+    result = slotted.port().read()
+    assert isinstance(result, Unsettled) and "an earlier generation of the route: Fall Back" in result.reason
 
 
 def test_a_model_that_no_slot_holds_gets_no_weight(slotted: SlottedCluster) -> None:
