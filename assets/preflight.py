@@ -27,6 +27,7 @@ from pipeline.recipe.sources import DemoSource
 from pipeline.recipe.suites import TracesSuite
 from pipeline.rollout.policy import policy_of
 from pipeline.rollout.production import requests_a_day
+from pipeline.serving.adapters import unservable_recipe
 from pipeline.traces.context import Log
 from pipeline.traces.detect import wrong_kind
 from pipeline.traces.sources.protocol import Address, address_of
@@ -165,6 +166,10 @@ def _rollout(recipe: Recipe, source: Address | None) -> Lines:
         yield from map(fine, plan_lines(policy_of(section), a_day))
     except ValueError as error:
         yield problem(str(error))
+    if section.traffic.kind == "gateway" and section.traffic.arms == "adapters":
+        alone = unservable_recipe(recipe.training.lora)
+        shared = "rollout: the candidate is served as an adapter, by the champion's server"
+        yield fine(f"rollout: the candidate gets a server of its own: {alone}" if alone else shared)
 
 
 def _gate(recipe: Recipe, store: Store) -> Lines:

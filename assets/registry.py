@@ -1,6 +1,7 @@
 """The registry stage: the candidate on record in MLflow, and its way to the traffic."""
 
 import time
+from pathlib import Path
 
 import dagster as dg
 
@@ -19,6 +20,7 @@ from pipeline.rollout.probe import fingerprints
 from pipeline.rollout.propose import RolloutCandidate, on_hold, propose
 from pipeline.rollout.record import ModelVersion
 from pipeline.rollout.router import Unrouted
+from pipeline.serving.adapters import unservable
 from pipeline.serving.model_places import export_model
 
 DEPLOY_IT = (
@@ -75,7 +77,8 @@ def canary(
         end(context, deployment, iteration, "registered", registered)
         return
     if recipe.rollout.export_to:
-        for model in (iteration.champion, model_version.model):
+        adapter = () if unservable(Path(model_version.adapter.uri)) else (model_version.adapter,)
+        for model in (iteration.champion, model_version.model, *adapter):
             export_model(model, recipe.rollout.export_to, model_version.name, log)
     proposed = propose(
         store,

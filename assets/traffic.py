@@ -4,6 +4,7 @@ looks, in which the simulated users of an embedded world ask."""
 import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import NamedTuple, assert_never
 
 from assets.environment import environment
@@ -14,20 +15,16 @@ from pipeline.demo.traffic import with_users
 from pipeline.recipe import Recipe
 from pipeline.recipe.rollout import GatewayTraffic, HttpRouteTraffic, NoTraffic
 from pipeline.recipe.sources import DemoSource
-from pipeline.rollout.fold import models_to_serve, read_state
+from pipeline.rollout.fold import adapters_to_serve, models_to_serve, read_state
 from pipeline.rollout.gateway.keeper import SlotKeeper
 from pipeline.rollout.gateway.metrics import SpanMetrics
+from pipeline.rollout.gateway.pool import PooledSlots
 from pipeline.rollout.gateway.process import GatewaySettings, on_port, running_address, running_gateway
-from pipeline.rollout.gateway.split import (
-    GatewaySplit,
-    ServedSlot,
-    listed_slots,
-    read_slots,
-    write_champion,
-)
+from pipeline.rollout.gateway.split import GatewaySplit, ServedSlot, read_slots, write_champion
 from pipeline.rollout.grading import Grading
 from pipeline.rollout.probe import SlotIdentity
 from pipeline.rollout.router import LiveMetricsPort, NoRouter, NullMetrics, TrafficSplit
+from pipeline.serving.adapters import ServedAdapter, unservable
 from pipeline.serving.model_places import exported
 from pipeline.traces.context import Log
 from pipeline.traces.erased import forgotten
@@ -48,15 +45,18 @@ def traffic_split(deployment: Deployment) -> TrafficSplit:
     name, traffic = recipe.base_model.name, recipe.rollout.traffic
 
     def location(model: ModelRef) -> str:
-        return exported(model.digest, recipe.rollout.export_to, name)
+        export_to = recipe.rollout.export_to
+        return exported(model.digest, export_to, name) if export_to else model.uri
 
     match traffic:
         case GatewayTraffic():
-            store = deployment.store()
+            store, pool = deployment.store(), PooledSlots(name, traffic.slots, location)
 
             def slot_of(digest: str) -> ServedSlot | None:
-                table = listed_slots(name, traffic.slots)[0] if traffic.slots else read_slots(store, name)
-                return table.slot_of(digest)
+                if not traffic.slots:
+                    return read_slots(store, name).slot_of(digest)
+                wanted = {model.digest for model in wanted_models(deployment, time.time())}
+                return pool.slot_of(digest, wanted, servable_adapters(deployment))
 
             return GatewaySplit(store, name, slot_of, identity(deployment))
         case HttpRouteTraffic():
@@ -100,7 +100,7 @@ def live_traffic(deployment: Deployment, judged_by: Recipe, grading: Grading, lo
             limit = recipe.evaluation.max_completion_tokens
             keeper = stack.enter_context(SlotKeeper(store, name, limit, log))
             put_champion_in_place(deployment)
-            keeper.serve(wanted_models(deployment, time.time()))
+            keeper.serve(wanted_models(deployment, time.time()), servable_adapters(deployment))
             own = on_port(gateway_settings(deployment), 0)  # found by its file, as any gateway
             stack.enter_context(running_gateway(own, log))
         wait = time.sleep
@@ -128,6 +128,15 @@ def wanted_models(deployment: Deployment, now: float) -> list[ModelRef]:
     """The models that need a slot."""
     state = read_state(deployment.store(), deployment.recipe().base_model.name)
     return models_to_serve(state, deployment.champion().model, now)
+
+
+def servable_adapters(deployment: Deployment) -> dict[str, ServedAdapter]:
+    """Those of them that a server can answer by, beside the champion whose adapters they are."""
+    traffic, name = deployment.recipe().rollout.traffic, deployment.recipe().base_model.name
+    if not isinstance(traffic, GatewayTraffic) or traffic.arms == "merged":
+        return {}
+    over = adapters_to_serve(read_state(deployment.store(), name))
+    return {digest: each for digest, each in over.items() if not unservable(Path(each.adapter.uri))}
 
 
 def identity(deployment: Deployment) -> SlotIdentity:

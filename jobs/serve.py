@@ -1,5 +1,5 @@
 """`pt serve` (`make serve`): the gateway on 127.0.0.1 until Ctrl-C or SIGTERM, with a slot for each model that is
-wanted, unless the recipe names slots that others keep.
+wanted, unless the recipe names slots that others keep; a candidate that is an adapter shares the champion's server.
 
 A rollout that is opened meanwhile finds it running and moves its weights; the candidate gets a slot as soon as it is
 proposed, and the champion before it keeps its own for as long as the recipe keeps it warm. It decides nothing:
@@ -16,7 +16,7 @@ from functools import partial
 from types import FrameType
 
 from assets.resources import deployment
-from assets.traffic import gateway_settings, put_champion_in_place, wanted_models
+from assets.traffic import gateway_settings, put_champion_in_place, servable_adapters, wanted_models
 from pipeline.recipe.rollout import GatewayTraffic
 from pipeline.rollout.gateway.keeper import SlotKeeper
 from pipeline.rollout.gateway.process import running_gateway
@@ -46,16 +46,16 @@ def main(arguments: Sequence[str] = ()) -> int:
         with ExitStack() as stack:
             put_champion_in_place(settings)
             keeper, serving = None, wanted_models(settings, time.time())
-            if traffic.slots is None:
+            if not traffic.slots:
                 keeper = stack.enter_context(SlotKeeper(settings.store(), name, limit, _print))
-                keeper.serve(serving)
+                keeper.serve(serving, servable_adapters(settings))
             gateway = stack.enter_context(running_gateway(gateway_settings(settings), _print))
             _print(f"Clients use {gateway.url}/v1  End it with Ctrl-C.")
             while True:
                 time.sleep(POLL_S)
                 wanted = wanted_models(settings, time.time())
                 if keeper is not None and (wanted != serving or keeper.due):
-                    keeper.serve(wanted)
+                    keeper.serve(wanted, servable_adapters(settings))
                     serving = wanted
     except KeyboardInterrupt:
         return 0

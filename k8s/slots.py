@@ -176,7 +176,7 @@ def _readiness_of(slot: Slot, answers: Sequence[_PodAnswer]) -> Readiness:
 
 def _asked(pod: str, url: str, identify: Identify) -> _PodAnswer:
     try:
-        return _PodAnswer(pod, identify(url))
+        return _PodAnswer(pod, identify(url, ""))
     except (OSError, ValueError) as error:
         return _PodAnswer(pod, trouble=f"{pod}: {error}", answered=not isinstance(error, OSError))
 

@@ -19,9 +19,12 @@ class GatewayTraffic(Section):
     kind: Literal["gateway"] = "gateway"
     port: Annotated[int, Field(ge=0, le=65_535)] = 8400
     """Port on 127.0.0.1 that callers use; 0: one that is free, named in the log."""
-    slots: tuple[str, str] | None = None
-    """Root URLs of two OpenAI-compatible servers that others keep, such as http://10.0.0.1:8000/v1, each for one model;
-    null: it starts one for each model that it serves, on this machine."""
+    slots: Annotated[tuple[str, ...], Field(max_length=2)] = ()
+    """Root URLs of one or two OpenAI-compatible servers that others keep, such as http://10.0.0.1:8000/v1: two that
+    hold a model each, or one that takes adapters while it runs; none: it starts what it needs, on this machine."""
+    arms: Literal["adapters", "merged"] = "adapters"
+    """adapters: champion and candidate on one server, the candidate as an adapter over the champion, where its training
+    made one that a server takes so. merged: each model whole, on a server of its own."""
     record: Literal["text", "operations"] = "text"
     """Whether prompts and answers are recorded; without text, answers are counted and timed, and only users grade
     them."""

@@ -20,6 +20,7 @@ from pipeline.rollout.record import (
     event_file,
     read_events,
 )
+from pipeline.serving.adapters import ServedAdapter
 
 SNAPSHOT_EVERY = 20
 """Events after which a tick renews the snapshot."""
@@ -104,6 +105,14 @@ def models_to_serve(state: RolloutState, champion: ModelRef, now: float) -> list
     elif now < state.warm_until:
         wanted.append(state.opened.champion)
     return list({model.digest: model for model in wanted}.values())
+
+
+def adapters_to_serve(state: RolloutState) -> dict[str, ServedAdapter]:
+    """By its model's digest, the newest candidate as the adapter over the champion that it was trained on. Pure."""
+    if state.proposal is None:
+        return {}
+    version = state.proposal.version
+    return {version.model.digest: ServedAdapter(base=state.proposal.champion.digest, adapter=version.adapter)}
 
 
 def _after(state: RolloutState, event: RolloutEvent) -> RolloutState:

@@ -121,20 +121,21 @@ REMEMBERED_S = 30.0
 
 
 class SlotIdentity:
-    """Tells a server's model by its fingerprint, where the proposal has those of both models, else by the name that it
+    """Tells a server's models by their fingerprints, where the proposal has those of both, else by the names that it
     gives. Remembered for REMEMBERED_S."""
 
     def __init__(self, model_name: str, rollout: Callable[[], RolloutState], champion: Callable[[], ModelRef]) -> None:
         self._model_name, self._rollout, self._champion = model_name, rollout, champion
-        self._remembered: dict[str, tuple[float, list[str], str]] = {}
+        self._remembered: dict[tuple[str, str], tuple[float, list[str], str]] = {}
 
-    def __call__(self, url: str) -> str:
-        """Its digest. Raises ValueError for a server of no model that is wanted, OSError for one that is away."""
+    def __call__(self, url: str, name: str = "") -> str:
+        """The digest of what it serves under `name`. Raises ValueError for a server of no model that is wanted, OSError
+        for one that is away."""
         names = served_names(Endpoint(url))  # each time: one that is away is known to be
-        at, names_then, digest = self._remembered.get(url, (0.0, names, ""))
+        at, names_then, digest = self._remembered.get((url, name), (0.0, names, ""))
         if time.monotonic() - at > REMEMBERED_S or names_then != names:
-            digest = self._identified(url, names)
-            self._remembered[url] = time.monotonic(), names, digest
+            digest = self._identified(url, [name] if name in names else names)
+            self._remembered[url, name] = time.monotonic(), names, digest
         return digest
 
     def _identified(self, url: str, names: list[str]) -> str:

@@ -96,9 +96,10 @@ class Readiness(Record):
     """It serves another model."""
 
 
-Identify = Callable[[str], str]
-"""Digest of the model that the server at a root URL really serves, by its fingerprint. Raises ValueError saying why it
-is none that is known, OSError when it does not answer."""
+Identify = Callable[[str, str], str]
+"""Digest of the model by which the server at a root URL really answers for a name, by its fingerprint; "" for the name:
+for the first of a model that is wanted. Raises ValueError saying why it is none that is known, OSError when it does not
+answer."""
 
 
 class TrafficSplit(Protocol):

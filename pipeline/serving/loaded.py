@@ -168,9 +168,10 @@ class LoadedModel:
         return opened + self.tokenizer.decode([id for id in drawn if id not in added or TAG.fullmatch(added[id])])
 
     def generate(
-        self, prompts: list[list[int]], seeds: list[int], sampling: Sampling, top_p: float = 1.0
+        self, prompts: list[list[int]], seeds: list[int], sampling: Sampling, top_p: float = 1.0, **how: Any
     ) -> list[list[int]]:
-        """Token ids of each completion; what follows the first stop id is of no meaning."""
+        """Token ids of each completion; what follows the first stop id is of no meaning. `how`: as the model's own
+        `generate` takes it."""
         inputs = self.tokenizer.pad({"input_ids": prompts}, return_tensors="pt").to(self.model.device)
         width = inputs["input_ids"].shape[1]
         draw = transformers.LogitsProcessorList()
@@ -181,5 +182,5 @@ class LoadedModel:
             draw.append(SeededDraw(seeds, 1.0 if top_p < 1 else sampling.temperature, self.model.device))
         config = settings(self.stops, self.tokenizer, sampling.max_completion_tokens)
         with torch.inference_mode():
-            output = self.model.generate(**inputs, generation_config=config, logits_processor=draw)
+            output = self.model.generate(**inputs, generation_config=config, logits_processor=draw, **how)
         return output[:, width:].tolist()

@@ -1,5 +1,6 @@
 """`python -m pipeline.serving.slot_server FOLDER PORT NAME[,ALIAS...] LIMIT`: one model as an OpenAI-compatible server
-on 127.0.0.1, in place of vLLM where there is no GPU. What waits is answered in one batch."""
+on 127.0.0.1, in place of vLLM where there is no GPU, with adapters beside it that come and go by vLLM's two requests.
+What waits is answered in one batch, whichever adapter it is for."""
 
 import asyncio
 import json
@@ -7,6 +8,7 @@ import secrets
 import sys
 import time
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -21,12 +23,15 @@ from starlette.routing import Route
 
 from pipeline.core.conversation import TOOLS, as_message, in_one_form
 from pipeline.core.processes import raise_file_limit
+from pipeline.serving.adapted import BASE, AdaptedModel
 from pipeline.serving.chat_request import ChatRequest, read_request
 from pipeline.serving.inference import AnswerRequest, Sampling
-from pipeline.serving.loaded import LoadedModel, RequestRefused
+from pipeline.serving.loaded import RequestRefused
 
 BATCH = 64
 """Answers that are drawn at once."""
+POLL_S = 0.02
+"""While an adapter that goes still answers."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,8 @@ class _Waiting:
     """A request in the queue, and what is drawn for it."""
 
     ids: list[int]
+    by: str
+    """Its adapter's name in a batch."""
     seed: int
     limit: int
     asked: ChatRequest
@@ -57,9 +64,11 @@ class _Waiting:
 class Batches:
     """Draws what waits, batch after batch, in a thread; everything else happens on the event loop."""
 
-    def __init__(self, model: LoadedModel) -> None:
+    def __init__(self, model: AdaptedModel) -> None:
         self._model = model
         self.queue: asyncio.Queue[_Waiting] = asyncio.Queue()
+        self.idle = asyncio.Lock()
+        """Held by a batch, and by who changes the model between two."""
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -71,7 +80,9 @@ class Batches:
             alike = [each for each in waiting if each.drawn_from == waiting[0].drawn_from][:BATCH]
             held = [each for each in waiting if not any(each is other for other in alike)]
             try:
-                for each, drawn in zip(alike, await asyncio.to_thread(self._draw, alike), strict=True):
+                async with self.idle:
+                    rows = await asyncio.to_thread(self._draw, alike)
+                for each, drawn in zip(alike, rows, strict=True):
                     if not each.drawn.done():  # its caller may have gone
                         each.drawn.set_result(drawn)
             except Exception as error:  # boundary: memory that does not suffice must not end the server
@@ -83,7 +94,8 @@ class Batches:
         limit = max(each.limit for each in batch)
         temperature, top_p = batch[0].drawn_from
         sampling = Sampling(temperature=temperature, max_completion_tokens=limit)
-        rows = self._model.generate([each.ids for each in batch], [each.seed for each in batch], sampling, top_p)
+        prompts, seeds, names = ([getattr(each, name) for each in batch] for name in ("ids", "seed", "by"))
+        rows = self._model.answered(prompts, seeds, sampling, names, top_p)
         return [self._drawn(each, row[: each.limit]) for each, row in zip(batch, rows, strict=True)]
 
     def _drawn(self, waiting: _Waiting, row: list[int]) -> _Drawn:
@@ -102,17 +114,19 @@ class Batches:
 
 
 class SlotServer:
-    """The HTTP side: one model under its names."""
+    """The HTTP side: one model under its names, and each adapter under its own."""
 
-    def __init__(self, model: LoadedModel, names: list[str], limit: int) -> None:
+    def __init__(self, model: AdaptedModel, names: list[str], limit: int) -> None:
         self._model, self._names, self._limit = model, names, limit
-        self._batches = Batches(model)
+        self._batches, self._answering = Batches(model), Counter[str]()
 
     def app(self) -> Starlette:
         routes = [
             Route("/health", self._health),
             Route("/v1/models", self._models),
             Route("/v1/chat/completions", self._chat, methods=["POST"]),
+            Route("/v1/load_lora_adapter", self._load, methods=["POST"]),
+            Route("/v1/unload_lora_adapter", self._unload, methods=["POST"]),
         ]
         return Starlette(routes=routes, lifespan=self._lifespan)
 
@@ -126,16 +140,42 @@ class SlotServer:
         return Response()
 
     async def _models(self, request: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [{"id": name, "object": "model"} for name in self._names]})
+        names = [*self._names, *self._model.adapters]
+        return JSONResponse({"object": "list", "data": [{"id": name, "object": "model"} for name in names]})
+
+    async def _load(self, request: Request) -> Response:
+        """Body: `lora_name` and `lora_path`, a folder of this machine."""
+        asked = await request.json()
+        name = asked["lora_name"]
+        if name in self._model.adapters:
+            return _refusal(400, f"The lora adapter '{name}' has already been loaded.")
+        try:
+            async with self._batches.idle:
+                await asyncio.to_thread(self._model.put, name, asked["lora_path"])
+        except ValueError as error:
+            return _refusal(400, str(error))
+        return Response(f"Success: LoRA adapter '{name}' added successfully.")
+
+    async def _unload(self, request: Request) -> Response:
+        """What was asked before is answered first."""
+        name = (await request.json())["lora_name"]
+        if (key := self._model.adapters.pop(name, None)) is None:
+            return _refusal(404, f"The lora adapter '{name}' cannot be found.")
+        while self._answering[key]:
+            await asyncio.sleep(POLL_S)
+        async with self._batches.idle:
+            await asyncio.to_thread(self._model.remove, key)
+        return Response(f"Success: LoRA adapter '{name}' removed successfully.")
 
     async def _chat(self, request: Request) -> Response:
         try:
             asked = read_request(await request.body())
-            if asked.model not in self._names:
-                return _refusal(404, f"the model {asked.model!r} is not here. Ask {' or '.join(self._names)}.")
-            waiting = self._waiting(asked)
-            self._batches.queue.put_nowait(waiting)
-            drawn = await waiting.drawn
+            key = BASE if asked.model in self._names else self._model.adapters.get(asked.model)
+            if key is None:
+                names = " or ".join([*self._names, *self._model.adapters])
+                return _refusal(404, f"the model {asked.model!r} is not here. Ask {names}.")
+            waiting = self._waiting(asked, key)
+            drawn = await self._drawn(waiting)
         except RequestRefused as error:
             return _refusal(400, str(error))
         except RuntimeError as error:
@@ -143,20 +183,29 @@ class SlotServer:
         message, finish = _message(drawn, waiting)
         prompt, tokens = len(waiting.ids), drawn.tokens
         usage = {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
-        head = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": self._names[0]}
+        name = self._names[0] if key == BASE else asked.model
+        head = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": name}
         if asked.stream:
             return _in_one_piece({**head, "object": "chat.completion.chunk"}, message, finish, usage)
         choices = [{"index": 0, "message": message, "finish_reason": finish}]
         return JSONResponse({**head, "object": "chat.completion", "choices": choices, "usage": usage})
 
-    def _waiting(self, asked: ChatRequest) -> _Waiting:
+    async def _drawn(self, waiting: _Waiting) -> _Drawn:
+        self._answering[waiting.by] += 1
+        try:
+            self._batches.queue.put_nowait(waiting)
+            return await waiting.drawn
+        finally:
+            self._answering[waiting.by] -= 1
+
+    def _waiting(self, asked: ChatRequest, by: str) -> _Waiting:
         """Raises RequestRefused for what template or context do not take."""
         limit = min(asked.max_completion_tokens or asked.max_tokens or self._limit, self._limit)
         seed = secrets.randbits(31) if asked.seed is None else asked.seed % 2**31
         messages = asked.conversation
         offered = tuple(message for message in messages if message["role"] == TOOLS)
         ids = self._model.prompt(AnswerRequest(key="", messages=messages, seed=seed), limit)
-        return _Waiting(ids, seed, limit, asked, offered, asyncio.get_running_loop().create_future())
+        return _Waiting(ids, by, seed, limit, asked, offered, asyncio.get_running_loop().create_future())
 
 
 def _message(drawn: _Drawn, waiting: _Waiting) -> tuple[dict[str, Any], str]:
@@ -185,7 +234,7 @@ def _refusal(status: int, message: str) -> Response:
 def main(folder: str, port: str, names: str, limit: str) -> None:
     raise_file_limit()
     torch.set_num_threads(1)
-    model = LoadedModel(folder, BATCH)
+    model = AdaptedModel(folder, BATCH)
     model.generate([[0]], [0], Sampling(max_completion_tokens=1))  # loads the weights before it says that it is ready
     app = SlotServer(model, names.split(","), int(limit)).app()
     uvicorn.run(app, host="127.0.0.1", port=int(port), log_level="warning", access_log=False)

@@ -163,7 +163,7 @@ class SlottedCluster(FakeApi):
             obj = {"metadata": metadata, "ports": [{"name": "http", "port": 8000}], "endpoints": rows[place::slices]}
             self.put(key(ENDPOINT_SLICE, f"{name}-{place}"), obj)
 
-    def _identify(self, url: str) -> str:
+    def _identify(self, url: str, name: str) -> str:
         self.identified.append(url)
         host = url.removeprefix("http://").partition("/")[0].rpartition(":")[0]
         served = self.serves[host if host in self.serves else host.partition(".")[0]]

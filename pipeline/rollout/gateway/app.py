@@ -74,7 +74,7 @@ class Gateway:
             table, self._fault = read_slots(self._store, self._settings.model_name), ""
             if urls := self._settings.traffic.slots:
                 name, before = self._settings.model_name, self.proxy.table
-                table, self._fault = await asyncio.to_thread(listed_slots, name, urls, CONNECT_S, before)
+                table = await asyncio.to_thread(listed_slots, name, urls, CONNECT_S, before)
         except (OSError, ValueError) as error:
             self._fault = str(error)
             return

@@ -98,14 +98,14 @@ class Proxy:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         caller = _Caller(scope, receive, send)
         asked = CallerRequest(await limited_body(caller), dict(scope["headers"]), self._trusted)
-        served, champion, canary = self._routed(asked)
+        served, slots = self._routed(asked)
         why = ""  # an error of ours: it is logged by the server
         try:
             if sum(self.in_flight.values()) >= self.upstream.limit:
                 raise Shortage(f"answers {self.upstream.limit} requests at once, and no more.")
             if len(self._recorder.waiting) >= MOST_WAITING:
                 raise Shortage("has too many requests that wait for its disk.")
-            await self._answer(served, champion, canary, caller)
+            await self._answer(served, slots, caller)
         except Shortage as short:
             why, short.headers = short.detail, {**(short.headers or {}), **_identified(served.trace_id)}
             raise
@@ -115,33 +115,38 @@ class Proxy:
                 served.refused(why)
             self._recorder.add(served)
 
-    def _routed(self, asked: CallerRequest) -> tuple[Served, ServedSlot, ServedSlot | None]:
-        """Where a request goes: the champion's slot, and the canary's where it is to answer."""
+    def _routed(self, asked: CallerRequest) -> tuple[Served, dict[Arm, list[ServedSlot]]]:
+        """Where a request goes: the canary's slots where it is to answer, then the champion's."""
         split, trace_id = self._watch.in_force(), os.urandom(16).hex()
         unit, kind = (asked.unit, asked.unit_kind) if asked.unit else (trace_id, "request")
         served = Served(asked, trace_id, unit=unit, unit_kind=kind)
         if split is None:
             if len(self.table.slots) != 1:
                 raise BadRequest(503, "No split says which model is the champion. Apply one, or load a single slot.")
-            return served, self.table.slots[0], None
+            return served, {"champion": list(self.table.slots)}
         served.arm = route(split, unit)
         served.rollout, served.epoch, served.weight = split.rollout, split.epoch, split.canary_weight
-        champion = self.table.slot_of(split.champion.digest)
-        canary = None if split.canary is None else self.table.slot_of(split.canary.digest)
-        if champion is None:
+        champion = self.table.slots_of(split.champion.digest)
+        canary = self.table.slots_of(split.canary.digest) if split.canary and served.arm == "canary" else []
+        if not champion:
             raise BadRequest(503, f"No slot serves the champion, model {split.champion.digest[:12]}. Load it.")
-        return served, champion, canary if served.arm == "canary" else None
+        return served, {"canary": canary, "champion": champion}
 
-    async def _answer(self, served: Served, champion: ServedSlot, canary: ServedSlot | None, caller: _Caller) -> None:
-        answered, failed = False, None
-        if canary is not None and self._breaker.lets():
-            failed = await self._ask(served, canary, "canary", caller)
-            answered = failed is None
-            self._breaker.saw(not answered)
-        if not answered:
-            failed = await self._ask(served, champion, "champion", caller)
-        if failed is not None:
-            await caller.refuse(failed, served.trace_id)
+    async def _answer(self, served: Served, slots: dict[Arm, list[ServedSlot]], caller: _Caller) -> None:
+        failed: SlotFailed | None = None
+        for arm, each in slots.items():
+            if arm == "canary" and each and not self._breaker.lets():
+                continue
+            for slot in each:
+                failed = await self._ask(served, slot, arm, caller)
+                if failed is None or failed.refusal is not None:
+                    break
+            if arm == "canary" and each:
+                self._breaker.saw(failed is not None)
+            if each and failed is None:
+                return
+        assert failed is not None, "the champion was asked"
+        await caller.refuse(failed, served.trace_id)
 
     async def _ask(self, served: Served, slot: ServedSlot, arm: Arm, caller: _Caller) -> SlotFailed | None:
         """Ask one slot and pass its answer on; why it gave none, before a byte of it was passed on."""

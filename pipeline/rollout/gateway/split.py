@@ -25,12 +25,17 @@ class ServedSlot(Record):
 
 
 class SlotTable(Record):
-    """All slots; no two hold one model. A split that names another one is not put into force."""
+    """All slots, several of one model where servers hold the same. A split that names a model without one is not put
+    into force."""
 
     slots: tuple[ServedSlot, ...] = ()
 
+    def slots_of(self, digest: str) -> list[ServedSlot]:
+        """The first is asked; another one where it fails."""
+        return [slot for slot in self.slots if slot.digest[:HEAD] == digest[:HEAD]]
+
     def slot_of(self, digest: str) -> ServedSlot | None:
-        return next((slot for slot in self.slots if slot.digest[:HEAD] == digest[:HEAD]), None)
+        return next(iter(self.slots_of(digest)), None)
 
 
 def read_slots(store: Store, model_name: str) -> SlotTable:
@@ -40,25 +45,20 @@ def read_slots(store: Store, model_name: str) -> SlotTable:
 
 def listed_slots(
     model_name: str, urls: Sequence[str], timeout_s: float = 10.0, before: SlotTable | None = None
-) -> tuple[SlotTable, str]:
-    """The slots of servers by their root URL, from the names that each says it serves. A server without one of this
-    model's names is no slot, and one that doesn't answer is the slot that it was. Of two that hold one model the first
-    is its slot, and the text says which is none."""
-    slots: dict[str, ServedSlot] = {}
-    faults: list[str] = []
+) -> SlotTable:
+    """The slots of servers by their root URL, from the names that each says it serves: its model's, and those of
+    adapters. A server without one of this model's names is no slot, and one that doesn't answer has the slots that it
+    had, which are asked last."""
+    slots: list[ServedSlot] = []
     silent: list[str] = []
     for url in urls:
-        each = list[str]()
+        names = list[str]()
         with suppress(OSError):
-            each = served_names(Endpoint(url), timeout_s)
-        head = digest_head(each[0], model_name) if each else ""
-        silent += [] if each else [url]
-        if head in slots:
-            faults.append(f"{slots[head].url} and {url} both hold model {head}. Load another one into one of them.")
-        elif head:
-            slots[head] = ServedSlot(digest=head, url=url, name=each[0])
-    kept = [each for each in before.slots if each.url in silent and each.digest not in slots] if before else []
-    return SlotTable(slots=(*slots.values(), *kept)), " ".join(faults)
+            names = served_names(Endpoint(url), timeout_s)
+        silent += [] if names else [url]
+        heads = {head: name for name in reversed(names) if (head := digest_head(name, model_name))}
+        slots += [ServedSlot(digest=head, url=url, name=name) for head, name in heads.items()]
+    return SlotTable(slots=(*slots, *(each for each in (before or SlotTable()).slots if each.url in silent)))
 
 
 def read_split(store: Store, model_name: str) -> Split | None:
@@ -173,7 +173,7 @@ class GatewayState(Record):
     """Why the split that was applied last is not in force; "" where it is."""
     slots: tuple[SlotReport, ...]
     slots_fault: str
-    """Why the slots cannot be read, or which servers are none; "" otherwise."""
+    """Why the slots cannot be read; "" where they can."""
     served: int
     """Answers that callers got, errors included."""
     recorded: int
@@ -220,7 +220,7 @@ class GatewaySplit:
         if slot is None:
             return Readiness(reason=f"No slot holds model {model.digest[:12]}. Load it.")
         try:
-            served = self._identify(slot.url)
+            served = self._identify(slot.url, slot.name)
         except OSError as error:
             return Readiness(reason=f"{slot.name} at {slot.url} does not answer: {error}")
         except ValueError as error:

@@ -55,7 +55,7 @@ class World:
     def __init__(self, store: Store, gateway: GatewayAddress, champion: SlotServer, canary: SlotServer) -> None:
         self.store, self.gateway, self.champion, self.canary = store, gateway, champion, canary
         self.client = httpx2.Client(base_url=gateway.url, trust_env=False, timeout=30)
-        self.port = GatewaySplit(store, NAME, self.slot_of, lambda url: "")
+        self.port = GatewaySplit(store, NAME, self.slot_of, lambda url, name: "")
         self.epoch = 0
 
     def slot_of(self, digest: str) -> ServedSlot | None:
