@@ -7,14 +7,12 @@ import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from typing import Any
 
 import httpx2
-import psutil
 import pytest
 
-from pipeline.core.storage import ModelRef, Store, digest_dir, model_ref
+from pipeline.core.storage import ModelRef, Store, model_ref
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import problems
 from pipeline.recipe.training import Lora
@@ -24,6 +22,7 @@ from pipeline.rollout.gateway.split import ServedSlot, read_slots
 from pipeline.serving.adapters import ServedAdapter, load_adapter, unload_adapter, unservable, unservable_recipe
 from pipeline.serving.inference import AnswerRequest, Sampling
 from pipeline.serving.loaded import LoadedModel
+from tests.pipeline.serving.tuned import Tuned, listening, tuned_model
 from tests.processes import wait_for
 
 NAME = "arithmetic"
@@ -60,31 +59,9 @@ def test_a_recipe_says_what_its_adapter_will_be() -> None:
     assert "dora and training.lora.trainable_tokens" in unservable_recipe(Lora(dora=True, trainable_tokens=("<x>",)))
 
 
-class Tuned(NamedTuple):
-    adapter: ModelRef
-    merged: ModelRef
-
-
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
-    """An adapter over the demo's model with other answers, and the model with it merged in."""
-    import torch
-    from peft import LoraConfig, get_peft_model
-    from transformers import AutoModelForCausalLM
-
-    from pipeline.models.export import copied_files
-
-    torch.manual_seed(1)
-    adapter, merged = (tmp_path_factory.mktemp("tuned") / name for name in ("adapter", "merged"))
-    base: Any = AutoModelForCausalLM.from_pretrained(MODEL_DIR, dtype=torch.float32)
-    policy: Any = get_peft_model(base, LoraConfig(r=8, target_modules="all-linear", init_lora_weights=False))
-    for name, weight in policy.named_parameters():
-        weight.data *= 3.0 if "lora_B" in name else 1.0
-    policy.save_pretrained(str(adapter))
-    policy.merge_and_unload().save_pretrained(merged)
-    for name in copied_files(MODEL_DIR):
-        (merged / name).write_bytes((MODEL_DIR / name).read_bytes())
-    return Tuned(ModelRef(uri=str(adapter), digest=digest_dir(adapter)), model_ref(merged))
+    return tuned_model(tmp_path_factory.mktemp("tuned"))
 
 
 def answers(model: ModelRef) -> list[str]:
@@ -103,14 +80,6 @@ def served(slot: ServedSlot) -> list[str]:
 
     with ThreadPoolExecutor(4) as pool:
         return list(pool.map(one, range(len(PROMPTS))))
-
-
-def listening(url: str) -> int:
-    """The process that listens there."""
-    listeners: list[Any] = [each for each in psutil.net_connections("tcp4") if each.status == "LISTEN"]
-    (pid,) = {each.pid for each in listeners if each.laddr.port == urlsplit(url).port}
-    assert pid is not None
-    return pid
 
 
 @pytest.fixture
