@@ -16,10 +16,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pipeline.core.storage import Store
 from pipeline.rollout.gateway.asked import BadRequest, Shortage, limited_body
+from pipeline.rollout.gateway.dialects import CHAT, DIALECTS
 from pipeline.rollout.gateway.door import LOOPBACK, foreign_header, header_values
 from pipeline.rollout.gateway.feedback import record_feedback
 from pipeline.rollout.gateway.process import GatewaySettings
-from pipeline.rollout.gateway.proxy import Proxy, error_body
+from pipeline.rollout.gateway.proxy import Proxy
 from pipeline.rollout.gateway.spans import Recorder
 from pipeline.rollout.gateway.split import (
     GatewayState,
@@ -144,9 +145,10 @@ async def _refused(request: Request, error: Exception) -> Response:
     """Also a path or a method that is not the gateway's, and what its disk does not take."""
     error = Shortage(f"cannot do this now ({os.strerror(error.errno or 0)}).") if isinstance(error, OSError) else error
     assert isinstance(error, HTTPException), "it is the handler of those two"
-    message = f"The gateway has no {request.method} {request.url.path}. It serves chat completions below /v1."
+    message = f"The gateway has no {request.method} {request.url.path}. It serves {', '.join(DIALECTS)}."
     message = error.detail if isinstance(error, BadRequest) else message
-    return JSONResponse(error_body(error.status_code, message), error.status_code, error.headers)
+    body = DIALECTS.get(request.url.path, CHAT).error(error.status_code, message)
+    return JSONResponse(body, error.status_code, error.headers)
 
 
 def application(settings: GatewaySettings) -> ASGIApp:
@@ -154,7 +156,7 @@ def application(settings: GatewaySettings) -> ASGIApp:
     to another site only after asking (CORS)."""
     gateway = Gateway(settings)
     routes = [
-        Route("/v1/chat/completions", gateway.proxy, methods=["POST"]),
+        *(Route(path, gateway.proxy, methods=["POST"]) for path in DIALECTS),
         Route("/v1/feedback", gateway.feedback, methods=["POST"]),
         Route("/v1/models", gateway.models),
         Route("/health", gateway.health),

@@ -2,11 +2,15 @@
 kept as the bytes that came."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
+
+from pipeline.core.turns import tools_of, turns_of
+from pipeline.rollout.gateway.dialects import Dialect
 
 MOST_BODY_BYTES = 8 << 20
 """Of a request: a conversation of a million tokens has some four."""
@@ -38,29 +42,30 @@ async def limited_body(request: Request) -> bytearray:
     return body
 
 
-class _TurnRole(msgspec.Struct):
-    role: str
-
-
 class CallerRequest:
-    """A request for a chat completion. `unit` and `unit_kind` (user or session): "" where it names neither."""
+    """A request for an answer. `unit` and `unit_kind` (user or session): "" where it names neither."""
 
-    __slots__ = ("fields", "metadata", "session", "stream", "unit", "unit_kind", "user")
+    __slots__ = ("dialect", "fields", "metadata", "session", "stream", "unit", "unit_kind", "user")
 
-    def __init__(self, body: bytes | bytearray, headers: Mapping[bytes, bytes], trusted: bool) -> None:
+    def __init__(
+        self, dialect: Dialect, body: bytes | bytearray, headers: Mapping[bytes, bytes], trusted: bool
+    ) -> None:
         """`trusted`: whether `x-user-id` is believed. Raises BadRequest for a body that is no request."""
+        self.dialect = dialect
         try:
             str(body, "utf-8")  # what is kept as bytes is not looked at otherwise
             self.fields: dict[str, Any] = _FIELDS.decode(body)
-            self._check_messages()
+            self._check_conversation()
             self.stream = "stream" in self.fields and bytes(self.fields["stream"]) == b"true"
             metadata = msgspec.json.decode(self.fields.get("metadata") or b"null")
             self.metadata: dict[str, Any] = metadata if isinstance(metadata, dict) else {}
-            named = self.text("safety_identifier") or self.text("user") or _as_text(self.metadata.get("user_id"))
-            self.user = (_header(headers, b"x-user-id") if trusted else "") or named
-            self.session = _header(headers, b"x-session-id") or self.text("prompt_cache_key")
+            user, session = _user_and_session(_as_text(self.metadata.get("user_id")))
+            user = self.text("safety_identifier") or self.text("user") or user
+            self.user = (_header(headers, b"x-user-id") if trusted else "") or user
+            self.session = _header(headers, b"x-session-id") or self.text("prompt_cache_key") or session
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise BadRequest(400, f"The body is no JSON object ({error}). Send one with `messages`.") from error
+            what = f"The body is no JSON object ({error}). Send one with `{dialect.conversation}`."
+            raise BadRequest(400, what) from error
         self.unit, self.unit_kind = self.user or self.session, "user" if self.user else "session"
 
     def body(self, model: str) -> bytes:
@@ -74,14 +79,39 @@ class CallerRequest:
         raw = self.fields.get(name)
         return "" if raw is None else _as_text(msgspec.json.decode(raw))
 
-    def _check_messages(self) -> None:
-        raw = self.fields.get("messages")
-        if raw is None or bytes(raw) in (b"null", b"[]"):
-            raise BadRequest(400, "The request has no `messages`. Send at least one.")
+    def texts(self) -> dict[str, str]:
+        """Conversation and tools, as attributes of a span. A conversation of another shape stays as it came."""
+        dialect, decode = self.dialect, msgspec.json.decode
+        conversation = self.fields[dialect.conversation]
+        rules, tools = (decode(self.fields.get(name) or b"null") for name in (dialect.rules, "tools"))
         try:
-            _TURNS.decode(raw)
+            messages = _ENCODER.encode(turns_of(decode(conversation), rules)).decode()
+            offered = {"gen_ai.tool.definitions": _ENCODER.encode(tools_of(tools)).decode()} if tools else {}
+        except (AttributeError, KeyError, TypeError):
+            messages, offered = bytes(conversation).decode(), {}
+        kept = self.text("previous_response_id") or self.text("conversation")
+        return {"gen_ai.input.messages": messages, **offered, **({"gen_ai.conversation.id": kept} if kept else {})}
+
+    def _check_conversation(self) -> None:
+        name = self.dialect.conversation
+        raw = self.fields.get(name)
+        if raw is None or bytes(raw) in (b"null", b"[]", b'""'):
+            raise BadRequest(400, f"The request has no `{name}`. Send at least one message.")
+        try:
+            self.dialect.items.decode(raw)
         except msgspec.ValidationError as error:
-            raise BadRequest(400, f"`messages` is no list of messages with a role ({error}). Send one.") from error
+            raise BadRequest(400, f"`{name}` is no list of messages with a role ({error}). Send one.") from error
+
+
+def _user_and_session(named: str) -> tuple[str, str]:
+    """Of Anthropic's `metadata.user_id`: coding agents put the session into it, as JSON or at its end."""
+    if named.startswith("{"):
+        with suppress(msgspec.DecodeError):
+            held = msgspec.json.decode(named, type=dict[str, Any])
+            user = _as_text(held.get("account_uuid")) or _as_text(held.get("device_id"))
+            return user, _as_text(held.get("session_id"))
+    user, _, session = named.partition("_session_")
+    return user, session
 
 
 def _as_text(value: Any) -> str:
@@ -95,5 +125,4 @@ def _header(headers: Mapping[bytes, bytes], name: bytes) -> str:
 
 
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_TURNS = msgspec.json.Decoder(list[_TurnRole])
 _ENCODER = msgspec.json.Encoder()

@@ -1,5 +1,5 @@
-"""What users say of an answer: `POST /v1/feedback`, kept as OpenTelemetry evaluation results. One user's newest
-word on an answer counts."""
+"""What users say of an answer: `POST /v1/feedback`, kept as OpenTelemetry evaluation results. An answer has one vote of
+each name, the newest: the answer's id, which only who was answered knows, is the right to vote."""
 
 import hashlib
 import os
@@ -38,7 +38,6 @@ class FeedbackRequest(msgspec.Struct, forbid_unknown_fields=True):
     score: bool | Annotated[float, Meta(ge=0, le=1)] | Literal["up", "down"]
     """A thumb, or a number from 0, worst, to 1."""
     name: Annotated[str, Meta(min_length=1, max_length=64)] = "thumb"
-    user: str = ""
     comment: Annotated[str, Meta(max_length=MOST_CHARS)] = ""
 
 
@@ -57,7 +56,7 @@ def record_feedback(store: Store, model_name: str, body: bytes | bytearray, with
 
 
 def scores_since(folder: Path, since: float, meanings: Meanings) -> dict[str, list[dict[str, Any]]]:
-    """By trace, what was said of answers since that time, each user's newest word: name and value."""
+    """By trace, what was said of answers since that time, the newest word of each name: name and value."""
     newest: dict[str, Score] = {}
     for path in sorted(folder.glob("*.jsonl")):
         if path.stat().st_mtime < since - LATE_S:
@@ -84,7 +83,7 @@ def _scores(line: bytes, place: int) -> list[Score]:
 def _line(given: FeedbackRequest, with_text: bool, now: float) -> bytes:
     """One OTLP export request with one record of a log. An erasure knows it by its trace."""
     value = float(given.score) if not isinstance(given.score, str) else float(given.score == "up")
-    about = f"{given.id}/{given.name}/{given.user}"
+    about = f"{given.id}/{given.name}"
     marks: dict[str, Any] = {
         NAME: given.name,
         VALUE: value,

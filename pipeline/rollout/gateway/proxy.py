@@ -6,14 +6,13 @@ import os
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
-from typing import Any
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from pipeline.rollout.gateway.asked import BadRequest, CallerRequest, Shortage, limited_body
+from pipeline.rollout.gateway.dialects import DIALECTS, Dialect
 from pipeline.rollout.gateway.process import GatewaySettings
 from pipeline.rollout.gateway.spans import MOST_WAITING, Recorder, Served, Try
 from pipeline.rollout.gateway.split import ServedSlot, SlotTable, SplitWatch
@@ -21,6 +20,8 @@ from pipeline.rollout.gateway.upstream import Opened, SlotFailed, StreamBroken, 
 from pipeline.rollout.router import Arm, route
 
 FAILURES, OPEN_S = 3, 1.0
+FORWARDED = ("authorization", "x-api-key", "anthropic-version", "anthropic-beta")
+"""Headers of a caller that the slot gets."""
 
 
 class Breaker:
@@ -46,9 +47,8 @@ class _Caller(Request):
     """A caller's request and connection."""
 
     def forwarded(self, trace_id: str) -> dict[str, str]:
-        headers = {"Content-Type": "application/json", "traceparent": f"00-{trace_id}-{trace_id[:16]}-01"}
-        key = self.headers.get("authorization")
-        return {**headers, "Authorization": key} if key else headers
+        own = {"Content-Type": "application/json", "traceparent": f"00-{trace_id}-{trace_id[:16]}-01"}
+        return own | {name.title(): self.headers[name] for name in FORWARDED if name in self.headers}
 
     async def gone(self) -> None:
         """Returns once the caller has hung up."""
@@ -64,27 +64,21 @@ class _Caller(Request):
             headers |= {"cache-control": "no-cache", "x-accel-buffering": "no"}
             await self._respond(StreamingResponse(body, 200, headers))
 
-    async def refuse(self, failed: SlotFailed, trace_id: str) -> None:
+    async def refuse(self, failed: SlotFailed, trace_id: str, dialect: Dialect) -> None:
         """Say why there is no answer: in the server's own words, where one refused."""
         headers = _identified(trace_id)
         if (refusal := failed.refusal) is not None:
             await self._respond(Response(refusal.body, refusal.status, {**refusal.headers, **headers}))
         else:
-            await self._respond(JSONResponse(error_body(failed.status, str(failed)), failed.status, headers))
+            await self._respond(JSONResponse(dialect.error(failed.status, str(failed)), failed.status, headers))
 
     async def _respond(self, response: Response) -> None:
         await response(self.scope, self.receive, self._send)
 
 
 def _identified(trace_id: str) -> dict[str, str]:
-    """`x-request-id` is where OpenAI's clients look for it."""
-    return {"x-trace-id": trace_id, "x-request-id": trace_id}
-
-
-def error_body(status: int, message: str) -> dict[str, Any]:
-    """In the form that OpenAI's clients read."""
-    kind = "invalid_request_error" if status < 500 else "server_error"
-    return {"error": {"message": message, "type": kind, "param": None, "code": status}}
+    """The last two are where OpenAI's and Anthropic's clients look for it."""
+    return {"x-trace-id": trace_id, "x-request-id": trace_id, "request-id": trace_id}
 
 
 class Proxy:
@@ -97,7 +91,8 @@ class Proxy:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         caller = _Caller(scope, receive, send)
-        asked = CallerRequest(await limited_body(caller), dict(scope["headers"]), self._trusted)
+        dialect = DIALECTS[scope["path"]]
+        asked = CallerRequest(dialect, await limited_body(caller), dict(scope["headers"]), self._trusted)
         served, slots = self._routed(asked)
         why = ""  # an error of ours: it is logged by the server
         try:
@@ -110,10 +105,11 @@ class Proxy:
             why, short.headers = short.detail, {**(short.headers or {}), **_identified(served.trace_id)}
             raise
         finally:
-            self.served += 1
-            if not served.tries:
-                served.refused(why)
-            self._recorder.add(served)
+            if not dialect.is_count:
+                self.served += 1
+                if not served.tries:
+                    served.refused(why)
+                self._recorder.add(served)
 
     def _routed(self, asked: CallerRequest) -> tuple[Served, dict[Arm, list[ServedSlot]]]:
         """Where a request goes: the canary's slots where it is to answer, then the champion's."""
@@ -127,7 +123,8 @@ class Proxy:
         served.arm = route(split, unit)
         served.rollout, served.epoch, served.weight = split.rollout, split.epoch, split.canary_weight
         champion = self.table.slots_of(split.champion.digest)
-        canary = self.table.slots_of(split.canary.digest) if split.canary and served.arm == "canary" else []
+        to_canary = split.canary and served.arm == "canary" and not asked.dialect.is_count
+        canary = self.table.slots_of(split.canary.digest) if split.canary and to_canary else []
         if not champion:
             raise BadRequest(503, f"No slot serves the champion, model {split.champion.digest[:12]}. Load it.")
         return served, {"canary": canary, "champion": champion}
@@ -146,7 +143,7 @@ class Proxy:
             if each and failed is None:
                 return
         assert failed is not None, "the champion was asked"
-        await caller.refuse(failed, served.trace_id)
+        await caller.refuse(failed, served.trace_id, served.asked.dialect)
 
     async def _ask(self, served: Served, slot: ServedSlot, arm: Arm, caller: _Caller) -> SlotFailed | None:
         """Ask one slot and pass its answer on; why it gave none, before a byte of it was passed on."""
@@ -169,8 +166,8 @@ class Proxy:
 
     async def _opened(self, served: Served, slot: ServedSlot, caller: _Caller) -> Opened | None:
         """The slot's answer; None where the caller hangs up before it is there, which cancels it."""
-        asked, headers = served.asked, caller.forwarded(served.trace_id)
-        answer = asyncio.ensure_future(self.upstream.ask(slot, asked.body(slot.name), headers, asked.stream))
+        headers = caller.forwarded(served.trace_id)
+        answer = asyncio.ensure_future(self.upstream.ask(slot, served.asked, headers))
         gone = asyncio.ensure_future(caller.gone())
         try:
             await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
@@ -195,9 +192,9 @@ async def _pass_on(served: Served, turn: Try, opened: Opened, caller: _Caller) -
             async for piece in following:
                 pieces.append(piece)
                 yield piece
-        except StreamBroken as broken:  # clients of OpenAI raise what such an event says
+        except StreamBroken as broken:
             broke_off = str(broken)
-            yield b"data: " + msgspec.json.encode(error_body(502, broke_off)) + b"\n\n"
+            yield served.asked.dialect.failure(broke_off)
         complete = True
 
     await caller.reply(opened, events(opened.events), served.trace_id)

@@ -21,7 +21,7 @@ import msgspec
 from pipeline.core import layout
 from pipeline.core.storage import Store, append
 from pipeline.rollout.gateway.asked import CallerRequest
-from pipeline.rollout.gateway.upstream import SlotReply, reply_of
+from pipeline.rollout.gateway.dialects import SlotReply, reply_of
 from pipeline.rollout.router import Arm
 from pipeline.traces.sources import chat, genai, otlp
 
@@ -81,16 +81,17 @@ def unit_hash(rollout: str, unit: str) -> str:
 def line(served: Served, with_text: bool, now: float) -> bytes:
     """The line of a request. `now`: seconds since 1970, when it is written. `with_text`: whether it holds the texts,
     the user and the metadata."""
-    spans = [_span(served, number, with_text) for number in range(len(served.tries))]
+    texts = served.asked.texts() if with_text else None
+    spans = [_span(served, number, texts) for number in range(len(served.tries))]
     export: dict[str, Any] = {"resourceSpans": [{"resource": _RESOURCE, "scopeSpans": [{"spans": spans}]}]}
     named = {"user_id": served.asked.user} if with_text and served.asked.user else {}
     moment = datetime.fromtimestamp(served.tries[0].start / 1e9, UTC).isoformat()
     return _ENCODE({RECORDED_AT: now, **named, "trace_id": served.trace_id, "timestamp": moment, **export}) + b"\n"
 
 
-def _span(served: Served, number: int, with_text: bool) -> dict[str, Any]:
+def _span(served: Served, number: int, texts: dict[str, str] | None) -> dict[str, Any]:
     tried, asked = served.tries[number], served.asked
-    reply = reply_of(tried.raw) if tried.raw else SlotReply()
+    reply = reply_of(asked.dialect, tried.raw) if tried.raw else SlotReply()
     finish = reply.finish_reason or ("aborted" if tried.aborted else "")
     error = tried.error or ("error_in_stream" if reply.error else "")
     attributes: dict[str, Any] = {
@@ -112,10 +113,12 @@ def _span(served: Served, number: int, with_text: bool) -> dict[str, Any]:
         "model.digest": tried.digest or None,
         "error.type": error or None,
     }
-    if with_text:  # of a failed try too: it is an earlier call for the same message
-        attributes["gen_ai.input.messages"] = bytes(asked.fields["messages"]).decode()
-        if tried is served.tries[-1] and not tried.error and reply.message:
-            attributes["gen_ai.output.messages"] = f"[{reply.message}]"
+    if texts is not None:  # of a failed try too: it is an earlier call for the same message
+        attributes |= texts
+        if tried is served.tries[-1] and not tried.error and reply.turns:
+            reply.turns[-1]["finish_reason"] = finish
+            attributes["gen_ai.output.messages"] = _ENCODE(reply.turns).decode()
+            attributes |= {f"gen_ai.{name}": _ENCODE(values).decode() for name, values in reply.tokens.items()}
         own = {key: value for key, value in asked.metadata.items() if key != "user_id"}
         attributes |= {f"metadata.{key}" if key.startswith(_RESERVED) else key: own[key] for key in own}
         attributes |= {"user.id": asked.user or None, "session.id": asked.session or None}

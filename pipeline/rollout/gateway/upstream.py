@@ -1,19 +1,19 @@
-"""One try at one slot, and its reply: one JSON body, or the events of a stream put together to what that body would
-have been. An answer is 200 without an error in it; a refusal of this one request (400, 413, 422) is the caller's to
-read; all else is a failure of the slot."""
+"""One try at one slot, and its reply: one JSON body, or a stream's events. An answer is 200 without an error in it;
+a refusal of this one request (400, 413, 422) is the caller's to read; all else is a failure of the slot."""
 
 import asyncio
 import errno
 import os
 import re
 import resource
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, NamedTuple
 
 import aiohttp
 import msgspec
 
-from pipeline.rollout.gateway.asked import Shortage
+from pipeline.rollout.gateway.asked import CallerRequest, Shortage
+from pipeline.rollout.gateway.dialects import DONE, Dialect, reply_of, type_of
 from pipeline.rollout.gateway.split import ServedSlot
 
 REFUSALS = (400, 413, 422)
@@ -26,7 +26,6 @@ MOST_STREAMS, SPARE_FILES = 10_000, 48
 """Requests under way, at most; open files that are no connection."""
 KEPT_HEADERS = ("Content-Type", "Retry-After", "Retry-After-Ms", "X-Should-Retry")
 """Of an answer: the last three are what OpenAI's clients (3.54) go by when they ask again."""
-DONE = (b"data: [DONE]", b"data:[DONE]")
 _END = re.compile(rb"\r?\n\r?\n")
 """Of an event."""
 _FAULTS = (aiohttp.ClientError, TimeoutError, OSError, asyncio.IncompleteReadError)
@@ -82,19 +81,19 @@ class Upstream:
     async def __aexit__(self, *raised: object) -> None:
         await self._session.close()
 
-    async def ask(self, slot: ServedSlot, body: bytes, headers: dict[str, str], stream: bool) -> Opened:
+    async def ask(self, slot: ServedSlot, asked: CallerRequest, headers: dict[str, str]) -> Opened:
         """Raises SlotFailed when there is no answer, or none before the first event of a stream; Shortage when the
         gateway cannot ask."""
-        url = f"{slot.url.rstrip('/')}/chat/completions"
+        url = f"{slot.url.rstrip('/')}{asked.dialect.path}"
         try:
-            response = await self._post(url, body, headers)
-            if stream and response.status == 200 and response.content_type == "text/event-stream":
-                return await _begun(response)
+            response = await self._post(url, asked.body(slot.name), headers)
+            if asked.stream and response.status == 200 and response.content_type == "text/event-stream":
+                return await _begun(response, asked.dialect)
             async with response:
                 content = await response.read()
         except _FAULTS as error:
             raise _failed(error) from error
-        return _whole(response.status, response.headers, content)
+        return _whole(response.status, response.headers, content, asked.dialect)
 
     async def _post(self, url: str, body: bytes, headers: dict[str, str]) -> aiohttp.ClientResponse:
         """Asked again where no byte came: the connection may have been closed after it was idle for too long."""
@@ -114,7 +113,7 @@ def _failed(error: BaseException) -> SlotFailed | Shortage:
     return SlotFailed("disconnected", f"The model's server broke off ({type(error).__name__}).")
 
 
-def _whole(status: int, headers: Mapping[str, str], content: bytes) -> Opened:
+def _whole(status: int, headers: Mapping[str, str], content: bytes, dialect: Dialect) -> Opened:
     kept = {name: headers[name] for name in KEPT_HEADERS if name in headers}
     answer, shown = Opened(status, kept, content), content[:300].decode(errors="replace")
     if status in REFUSALS:
@@ -126,124 +125,52 @@ def _whole(status: int, headers: Mapping[str, str], content: bytes) -> Opened:
         body = _BODY(content)
     except _UNREADABLE as error:
         raise SlotFailed("invalid_response", f"The model's server sent no valid answer ({error}).") from error
-    if body.is_error or not body.choices:
+    if body.get("error") or body.get("status") == "failed" or body.get(dialect.answer) in (None, _NO_CHOICES):
         raise SlotFailed("error_in_response", f"The model's server answered with an error: {shown}")
     return answer
 
 
-async def _begun(response: aiohttp.ClientResponse) -> Opened:
-    """A stream as soon as its first event is there. An error as the first event is a failure like any other."""
-    events = _events(response)
+async def _begun(response: aiohttp.ClientResponse, dialect: Dialect) -> Opened:
+    """A stream as soon as its answer begins: an event that only opens it waits for the next one. An error as its
+    beginning is a failure like any other."""
+    events = _events(response, dialect)
     try:
-        first = await anext(events)
+        begun = event = await anext(events)
+        while dialect.opens and type_of(event) in dialect.opens:
+            event = await anext(events)
+            begun += event
     except StopAsyncIteration:
         raise SlotFailed("empty_stream", "The model's server ended the stream before its first event.") from None
     except StreamBroken as error:
         raise SlotFailed("disconnected", str(error)) from error
-    if reply_of([first]).error:
+    if reply_of(dialect, [begun]).error:
         response.close()
         raise SlotFailed("error_in_response", "The model's server began the stream with an error.")
-    return Opened(200, {"Content-Type": response.headers["Content-Type"]}, first, events, response)
+    return Opened(200, {"Content-Type": response.headers["Content-Type"]}, begun, events, response)
 
 
-async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """Whole events only, as they come; after the last one, [DONE] where the server forgot it. Raises StreamBroken where
-    the stream ends within an event, or without having finished the answer."""
+async def _events(response: aiohttp.ClientResponse, dialect: Dialect) -> AsyncIterator[bytes]:
+    """Whole events only, as they come; after the last one, [DONE] where a server of chat completions forgot it. Raises
+    StreamBroken where the stream ends within an event, or without having finished the answer."""
     rest, sent, done = b"", list[bytes](), False
     try:
         async for chunk in response.content.iter_any():
             *events, rest = _END.split(rest + chunk)
             for event in events:
-                done = done or event.rpartition(b"\n")[2] in DONE
+                done = done or dialect.ended(event)
                 sent.append(event + b"\n\n")
                 yield sent[-1]
     except _FAULTS as error:
         raise StreamBroken(f"The model's server broke off the stream ({type(error).__name__}).") from error
     finally:
         response.close() if not response.content.at_eof() else response.release()
-    if rest.strip() in DONE or (not done and not rest.strip() and reply_of(sent).finish_reason):
+    if (last := rest.strip()) and dialect.ended(last):
+        yield last + b"\n\n"
+    elif not done and not last and not dialect.ends and reply_of(dialect, sent).finish_reason:
         yield DONE[0] + b"\n\n"
     elif not done:
         raise StreamBroken("The model's server ended the stream before the answer was finished.")
 
 
-class _Usage(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-
-
-class _ReplyChoice(msgspec.Struct):
-    message: msgspec.Raw = msgspec.Raw()
-    finish_reason: str | None = None
-    index: int = 0
-    delta: dict[str, Any] | None = None
-
-
-class _Body(msgspec.Struct):
-    id: str | None = None
-    choices: list[_ReplyChoice] | None = None
-    usage: _Usage | None = None
-    error: msgspec.Raw = msgspec.Raw()
-
-    @property
-    def is_error(self) -> bool:
-        return bytes(self.error) not in (b"", b"null")
-
-
-_BODY = msgspec.json.Decoder(_Body).decode
-
-
-class SlotReply(msgspec.Struct):
-    """What a span says of an answer. `message`: JSON of the first choice's message."""
-
-    id: str = ""
-    message: str = ""
-    finish_reason: str = ""
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    error: bool = False
-
-
-def reply_of(raw: Sequence[bytes]) -> SlotReply:
-    """The reply in a body, or in the pieces of a stream (`raw` holds several events then)."""
-    joined, reply, deltas = b"".join(raw), SlotReply(), list[dict[str, Any]]()
-    is_stream = joined.lstrip().startswith((b"data:", b":", b"event:", b"id:"))
-    lines = (line.strip() for line in joined.split(b"\n")) if is_stream else (b"data:" + joined,)
-    for line in lines:
-        if not line.startswith(b"data:") or line in DONE:
-            continue
-        try:
-            body = _BODY(line[5:].strip())
-        except _UNREADABLE:
-            continue
-        reply.id = reply.id or body.id or ""
-        reply.error = reply.error or body.is_error
-        if body.usage is not None:
-            reply.input_tokens, reply.output_tokens = body.usage.prompt_tokens, body.usage.completion_tokens
-        for choice in body.choices or []:
-            if choice.index == 0:
-                deltas.append(choice.delta or {})
-                if bytes(choice.message) not in (b"", b"null"):
-                    reply.message = bytes(choice.message).decode()
-                reply.finish_reason = choice.finish_reason or reply.finish_reason
-    if deltas and not reply.message:
-        reply.message = msgspec.json.encode(_message(deltas)).decode()
-    return reply
-
-
-def _message(deltas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The message that a stream spells."""
-    message: dict[str, Any] = {"role": "assistant", "content": ""}
-    calls: dict[int, dict[str, Any]] = {}
-    for delta in deltas:
-        for key, value in delta.items():
-            if isinstance(value, str) and key != "role":
-                message[key] = message.get(key, "") + value
-        parts = delta.get("tool_calls")
-        for part in parts if isinstance(parts, list) else ():
-            call = calls.setdefault(part.get("index", 0), {"type": "function", "function": {"arguments": ""}})
-            function = part.get("function") or {}
-            call["function"]["arguments"] += function.get("arguments") or ""
-            call["function"] |= {"name": function["name"]} if function.get("name") else {}
-            call |= {"id": part["id"]} if part.get("id") else {}
-    return message | ({"tool_calls": [calls[index] for index in sorted(calls)]} if calls else {})
+_BODY = msgspec.json.Decoder(dict[str, Any]).decode
+_NO_CHOICES: list[Any] = []

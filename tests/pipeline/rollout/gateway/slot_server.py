@@ -20,6 +20,7 @@ class SlotServer:
         self.answer: Answer = lambda server, body: None
         self.asked: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
+        self.paths: list[str] = []
         self.release = threading.Event()
         """For an answer that waits."""
 
@@ -81,6 +82,7 @@ def slot_server(name: str, port: int = 0) -> Generator[SlotServer]:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             server.asked.append(body)
             server.headers.append(dict(self.headers))
+            server.paths.append(self.path)
             raw = server.respond(body)
             self.close_connection = not raw or b"Connection: close" in raw
             try:

@@ -64,6 +64,7 @@ def test_feedback_is_a_score_of_the_answer(gateway, score, value):
         {"id": "", "score": "up"},
         {"id": KNOWN, "score": "up", "name": ""},
         {"id": KNOWN, "score": "up", "thumb": 1},
+        {"id": KNOWN, "score": "up", "user": "somebody else"},
         {"id": KNOWN, "score": "up", "comment": "x" * 5000},
         [1],
     ],
