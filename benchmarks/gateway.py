@@ -1,6 +1,6 @@
 """What the gateway costs and whether it keeps its promises: `python -m benchmarks.gateway [--small]`. Latencies are
 those of 100 requests a second over the slot's own; errors are those of OpenAI's client while weights change and
-the canary is killed. The last line is JSON."""
+the canary is killed; then both arms are on one server (gateway_arms.py). The last line is JSON."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gateway_arms import memory, switched
 from benchmarks.parts import options
 from pipeline.core import layout
 from pipeline.core.storage import ModelRef, Store
@@ -62,7 +63,7 @@ class Bench:
 
     def __init__(self, store: Store, gateway: GatewayAddress, champion: SlotProcess, canary: SlotProcess) -> None:
         self.store, self.gateway, self.champion, self.canary = store, gateway, champion, canary
-        self._port = GatewaySplit(store, NAME, lambda digest: None, lambda url: "")
+        self._port = GatewaySplit(store, NAME, lambda digest: None, lambda url, name: "")
         self._epoch = 0
 
     def split(self, weight: int) -> None:
@@ -225,9 +226,10 @@ def measure(small: bool) -> dict[str, float]:
         figures |= asyncio.run(disturbed(at, small))
         figures["users_on_both_arms"] += on_both_arms(at)
         time.sleep(0.3)
-        state = GatewaySplit(at.store, NAME, lambda digest: None, lambda url: "").state()
+        state = GatewaySplit(at.store, NAME, lambda digest: None, lambda url, name: "").state()
         assert state is not None, "it runs"
         figures["unrecorded"] = state.served - state.recorded
+    figures |= asyncio.run(switched(small)) | memory(small)
     return {name: round(value, 3) for name, value in figures.items()}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pipeline.core.storage import ModelRef
 from pipeline.rollout.gateway.split import ServedSlot, listed_slots
 from pipeline.serving.adapters import ServedAdapter, load_adapter, unload_adapter
-from pipeline.serving.endpoint import served_name
+from pipeline.serving.endpoint import HEAD, served_name
 
 
 class PooledSlots:
@@ -21,11 +21,12 @@ class PooledSlots:
         table = listed_slots(self._model_name, self._urls)
         each = adapters.get(digest)
         holding = {slot.url for slot in table.slots_of(digest)}
-        lacking = [] if each is None else [base for base in table.slots_of(each.base) if base.url not in holding]
-        name = served_name(self._model_name, digest)
+        bases = [] if each is None else [base for base in table.slots_of(each.base) if not base.adapter]
+        lacking = [base for base in bases if base.url not in holding]
+        name, heads = served_name(self._model_name, digest), {model[:HEAD] for model in wanted}
         for base in lacking:
             for other in table.slots:
-                if other.url == base.url and not any(model.startswith(other.digest) for model in wanted):
+                if (other.url, other.adapter) == (base.url, True) and other.digest not in heads:
                     unload_adapter(other.url, other.name)
             load_adapter(base.url, name, self._location(adapters[digest].adapter))
         loaded = ServedSlot(digest=digest, url=lacking[0].url, name=name) if lacking else None

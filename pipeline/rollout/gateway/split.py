@@ -15,13 +15,15 @@ TIMEOUT_S = 5.0
 
 
 class ServedSlot(Record):
-    """One model on an OpenAI-compatible server, which calls it `<model>@<digest12>`."""
+    """One model on an OpenAI-compatible server, which calls it `<model>@<digest12>`: its weights, or an adapter."""
 
     digest: str
     """Of the model, or its first 12 digits where the server's name for it says no more."""
     url: str
     """Root of the server's API, e.g. `http://127.0.0.1:8001/v1`."""
     name: str
+    adapter: bool = False
+    """Whether it is known to be one: nothing else can be an adapter over it."""
 
 
 class SlotTable(Record):
@@ -56,8 +58,11 @@ def listed_slots(
         with suppress(OSError):
             names = served_names(Endpoint(url), timeout_s)
         silent += [] if names else [url]
-        heads = {head: name for name in reversed(names) if (head := digest_head(name, model_name))}
-        slots += [ServedSlot(digest=head, url=url, name=name) for head, name in heads.items()]
+        for name in names:
+            if (head := digest_head(name, model_name)) and not any(
+                (each.url, each.digest) == (url, head) for each in slots
+            ):
+                slots.append(ServedSlot(digest=head, url=url, name=name, adapter=name != names[0]))
     return SlotTable(slots=(*slots, *(each for each in (before or SlotTable()).slots if each.url in silent)))
 
 

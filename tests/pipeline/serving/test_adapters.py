@@ -12,6 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from benchmarks.gateway_arms import Tuned, tuned_model
 from pipeline.core.storage import ModelRef, Store, model_ref
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import problems
@@ -22,7 +23,7 @@ from pipeline.rollout.gateway.split import ServedSlot, read_slots
 from pipeline.serving.adapters import ServedAdapter, load_adapter, unload_adapter, unservable, unservable_recipe
 from pipeline.serving.inference import AnswerRequest, Sampling
 from pipeline.serving.loaded import LoadedModel
-from tests.pipeline.serving.tuned import Tuned, listening, tuned_model
+from tests.pipeline.serving.listening import listening
 from tests.processes import wait_for
 
 NAME = "arithmetic"

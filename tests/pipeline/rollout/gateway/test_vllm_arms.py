@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from benchmarks.gateway_arms import tuned_model
 from pipeline.core.storage import Store, model_ref
 from pipeline.demo import MODEL_DIR
 from pipeline.recipe.serving import TransformersServing
@@ -24,7 +25,7 @@ from pipeline.serving.endpoint import Endpoint, served_name
 from pipeline.serving.server_process import held_port, server_process
 from pipeline.serving.transformers_engine import TransformersEngine, over
 from tests.pipeline.rollout.gateway.world import NAME, awaited, in_a_thread, settings_of, split_of
-from tests.pipeline.serving.tuned import listening, tuned_model
+from tests.pipeline.serving.listening import listening
 from tests.servers import VLLM_ON_CPU, vllm_python
 
 pytestmark = [pytest.mark.slow, pytest.mark.vllm]
@@ -133,7 +134,7 @@ def test_no_request_fails_while_arms_come_move_and_go(tmp_path: Path) -> None:
             before = callers.models[canary]
             until(champion, 40)
             assert callers.models[canary] <= before + 8, "those on their way"
-            large = tuned_model(tmp_path / "large", 32)
+            large = tuned_model(tmp_path / "large", r=32)
             too_large = {large.merged.digest: ServedAdapter(base=BASE.digest, adapter=large.adapter)}
             with pytest.raises(ValueError, match="rank"):
                 pool.slot_of(large.merged.digest, {BASE.digest, large.merged.digest}, too_large)
