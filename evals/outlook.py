@@ -18,6 +18,8 @@ class Outlook(Record):
     """`standard_error`: of a target's paired difference at the last gate, the largest; None before the first gate."""
 
     level: float
+    most_error: float
+    """The standard error above which no gate decides, `evaluation.max_standard_error`."""
     standard_error: float | None = None
     last: datetime | None = None
     """When the last gate was entered."""
@@ -25,16 +27,17 @@ class Outlook(Record):
     """Nights of traces that a gate is worth its samples with."""
 
     @property
-    def gain(self) -> float | None:
-        """The gain that the next gate shows with a power of 0.8."""
-        error = self.standard_error
-        return None if error is None else (normal_quantile(1 - self.level) + normal_quantile(POWER)) * error
+    def gain(self) -> float:
+        """The gain that the next gate shows with a power of 0.8; at most, before the first gate measured its error."""
+        error = self.most_error if self.standard_error is None else self.standard_error
+        return (normal_quantile(1 - self.level) + normal_quantile(POWER)) * error
 
     def line(self) -> str:
         """For a person."""
-        shows = "" if self.gain is None else f", shows a gain of {100 * self.gain:.1f} points with a power of {POWER}"
+        most = "at most " if self.standard_error is None else ""
+        shows = f"shows a gain of {most}{100 * self.gain:.1f} points with a power of {POWER}"
         worth = f", and is worth its samples after {self.nights} nights" if self.nights > 1 else ""
-        return f"level {self.level:.4f}{shows}{worth}"
+        return f"level {self.level:.4f}, {shows}{worth}"
 
     def collects(self, now: datetime) -> str:
         """Why no iteration begins by itself now, and when one does; "" where one may."""
@@ -52,14 +55,14 @@ def outlook(store: Store, section: Evaluation, model_name: str, champion: str, n
     """Of the model's next gate. `champion`: the digest of who serves now. Raises ValueError for a ledger that cannot be
     read."""
     entered = ledger.lines(store, model_name)
-    level = ledger.next_level(entered, section.false_discovery_rate, champion, now)
+    level, most = ledger.next_level(entered, section.false_discovery_rate, champion, now), section.max_standard_error
     if not entered:
-        return Outlook(level=level)
+        return Outlook(level=level, most_error=most)
     last = entered[-1]
     report = store.read(layout.iteration(last.iteration, layout.EVAL_REPORT), EvalReport)
     error = None if report is None else _largest_error(report)
     nights = 1 if error is None else nights_worth(level, error, section.expected_gain)
-    return Outlook(level=level, standard_error=error, last=last.at, nights=nights)
+    return Outlook(level=level, most_error=most, standard_error=error, last=last.at, nights=nights)
 
 
 def nights_worth(level: float, error: float, expected: float) -> int:

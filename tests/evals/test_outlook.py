@@ -22,7 +22,10 @@ def _of(gates: Gates, expected: float) -> Outlook:
 
 
 def test_a_night_collects_until_its_gate_can_show_the_gain(gates: Gates, kit: Kit) -> None:
-    assert _of(gates, 0.03).collects(NOW) == "", "nothing is known before the first gate"
+    first = _of(gates, 0.03)
+    assert first.collects(NOW) == "", "nothing is known before the first gate"
+    assert f"a gain of at most {100 * first.gain:.1f} points" in first.line()
+    assert 3.5 < first.gain / SECTION.max_standard_error < 4.2
     gates.ask("a")
     section = kit.section()
     suite = kit.suite(section)
@@ -32,7 +35,8 @@ def test_a_night_collects_until_its_gate_can_show_the_gain(gates: Gates, kit: Ki
     assert comparison is not None
     seen = _of(gates, 0.02)
     assert seen.standard_error == comparison.difference.standard_error
-    assert seen.gain is not None and 3.5 < seen.gain / seen.standard_error < 4.2
+    assert "at most" not in seen.line()
+    assert seen.standard_error is not None and 3.5 < seen.gain / seen.standard_error < 4.2
     assert seen.nights == MOST_NIGHTS and "collects" in seen.collects(NOW + timedelta(days=6))
     assert seen.collects(NOW + timedelta(days=7)) == "", "never longer"
     assert _of(gates, 0.2).collects(NOW) == "", "a large gain is seen at once"
