@@ -33,8 +33,8 @@ run: .venv/installed
 	@python -m jobs.status || test $$? -eq 1
 	@echo; echo "Look at it with: make ui"
 
-# More workers than cores: many tests wait for processes to start and to end. A make that a test types is its own.
-PYTEST := env -u MAKEFLAGS -u MAKELEVEL python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+# More workers than two cores: many tests wait for processes. Each more imports every library once again. A make that a test types is its own.
+PYTEST := env -u MAKEFLAGS -u MAKELEVEL python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # The checks take a minute of one core, and no test waits for them: either's failure fails the target.
 test: MARKS := not variant

@@ -211,6 +211,7 @@ def test_ui_serves_its_own_pages_alone_until_ctrl_c(ui: Command) -> None:
     assert marked(ui.mark) == {}
 
 
+@pytest.mark.variant
 def test_ui_ends_on_sigterm(quick_ui: Command) -> None:
     quick_ui.process.terminate()
     assert quick_ui.wait() == 0, quick_ui.text()

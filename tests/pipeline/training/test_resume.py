@@ -26,6 +26,7 @@ OFF_POLICY = GRPO(
 )
 
 
+@pytest.mark.variant  # test_trainer interrupts one of four
 def test_any_schedule_of_kills_ends_with_the_same_bits(tmp_path: Path, fork_server: ForkServer) -> None:
     def plan(name: str) -> Path:
         store, made = make_plan(tmp_path / name, grpo=OFF_POLICY, checkpoints=SAVED, validation=ASKED)

@@ -171,7 +171,8 @@ def test_what_no_retry_makes_fit_is_64(
     assert not (folder(store, plan) / "result.json").exists()
 
 
-@pytest.mark.parametrize("lora", one_and_variants([Lora(r=2), None]))
+@pytest.mark.variant  # test_export asks nine families
+@pytest.mark.parametrize("lora", [Lora(r=2), None])
 def test_another_familys_export_is_its_base(
     lora: Lora | None, family: Callable[[str], Path], tmp_path: Path, fork_server: ForkServer
 ) -> None:

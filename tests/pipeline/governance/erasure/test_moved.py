@@ -35,7 +35,7 @@ def test_an_erasure_in_a_copy_leaves_the_original_alone(world: World, tmp_path: 
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.variant), 101])
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.variant), 199])
 def test_an_erasure_killed_at_its_writes_ends_the_same(every: int, _made: tuple[World, Path], tmp_path: Path) -> None:
     """At every file that is opened to be written, made, renamed or removed, and around every commit of a database."""
     kills, wrong = differing(forget_work.__name__, _made[1], tmp_path, every)

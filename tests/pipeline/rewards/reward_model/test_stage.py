@@ -89,6 +89,7 @@ train_reward_model(context, lambda: (POLITE_ROWS, {{}}))
 """
 
 
+@pytest.mark.variant
 @pytest.mark.slow
 @pytest.mark.usefixtures("forking")
 def test_killed_and_run_again_it_has_the_same_bits(store: Store, polite: Planted) -> None:
