@@ -13,7 +13,6 @@ from evals.suites import asked_by
 from pipeline.core import layout
 from pipeline.rewards.records import RewardLabels
 from pipeline.rewards.reward_model.records import RewardModelReport
-from pipeline.selection.cost import expect, parameters
 from pipeline.selection.draw import FreshSamples
 from pipeline.selection.preferences import PreferenceDataset, ScoredSamples, build
 from pipeline.selection.samples import metadata_of
@@ -72,20 +71,13 @@ def training_plan(context: dg.AssetExecutionContext, deployment: Deployment, pre
     """The method or "not now", with the reasons, and the exact rows that the training will consume."""
     work = deployment.work(deployment.iteration(preference_dataset.iteration), context.log.info)
     store, iteration, recipe = work.store, work.iteration, work.recipe
-    expected = expect(
-        preference_dataset.evidence,
-        recipe.training,
-        recipe.compute.accelerator,
-        parameters(iteration.champion.uri),
-    )
     plan: TrainingPlan = plan_training(
         work,
         preference_dataset,
-        expected,
         lambda: consented(store, work.lake, iteration.dataset),
         lambda trace_ids: metadata_of(work, trace_ids),
     )
-    decision, costs = plan.decision, plan.decision.expected.values()
+    decision = plan.decision
     context.log.info(f"method {decision.method.upper()}: {'; '.join(decision.reasons)}")
     yield output(
         plan,
@@ -95,10 +87,6 @@ def training_plan(context: dg.AssetExecutionContext, deployment: Deployment, pre
             "why": decision_sentence(decision),
             "without consent": plan.without_consent,
             "evidence": table(EVIDENCE, evidence_rows(decision)),
-            "expected cost": table(
-                ["method", "steps", "device hours", "USD", "basis"],
-                [(e.method, e.steps, f"{e.device_hours:.2f}", f"{e.usd:.2f}", e.basis) for e in costs],
-            ),
         },
     )
     yield warning("enough_signal", decision.method != "none", "; ".join(decision.reasons))

@@ -162,7 +162,7 @@ class ModelLoop:
 
         apart = held_apart(context, labelled.labels, datetime.now(UTC))
         dataset = build(context, labelled.labels, apart, agreed, fresh=ScoredSamples(labelled.samples))
-        return plan_training(context, dataset, {}, agreed)
+        return plan_training(context, dataset, agreed)
 
     def _evaluate(self, context: IterationContext, checkpoint: CheckpointRef) -> None:
         section, verifier = context.recipe.evaluation, context.recipe.rewards.verifier

@@ -209,13 +209,13 @@ class World:
         assert settings is not None
         tables = build(context, self.labels, HeldApart({}), self._agreed, fresh=ScoredSamples(samples, report))
         if report is None:
-            return self._trained(store, plan_training(context, tables, {}, self._agreed))
+            return self._trained(store, plan_training(context, tables, self._agreed))
         store.write(iteration.path(layout.REWARD_MODEL), report.model_copy(update={"iteration": iteration.id}))
         with judge_at(settings, None, self.root / f"{name}-judge") as endpoint:
             assert endpoint is not None
             with open_judge(endpoint, settings, log=quiet) as session:
                 store.write(f"{layout.JUDGES}/{judge_id(settings)}/{iteration.id}.json", session.admit(()))
-            return self._trained(store, plan_training(context, tables, {}, self._agreed), endpoint)
+            return self._trained(store, plan_training(context, tables, self._agreed), endpoint)
 
     def recipe_with(self, *overrides: str) -> Recipe:
         return recipe_of(*self._given, *overrides)

@@ -106,7 +106,7 @@ def planned(store: Store, base: ModelRef, rows: list[dict[str, Any]], **sections
     iteration = identify(0, "benchmark", base, labels, "")
     ids = frozenset((row["trace_id"], row["observation_id"]) for row in rows)
     context = context_of(store, iteration, **sections)
-    plan_training(context, build(context, labels, HeldApart({}), lambda: ids), {}, lambda: ids)
+    plan_training(context, build(context, labels, HeldApart({}), lambda: ids), lambda: ids)
     return store.path(iteration.path("training", "plan.json"))
 
 

@@ -24,7 +24,6 @@ from pipeline.recipe.sources import DemoSource
 from pipeline.recipe.suites import ItemsSuite
 from pipeline.rewards.label import label_traces
 from pipeline.rewards.verifiers import Grader
-from pipeline.selection.cost import expect, parameters
 from pipeline.selection.preferences import build
 from pipeline.serving.endpoint import ServingAddresses
 from pipeline.serving.transformers_engine import sampler
@@ -71,9 +70,7 @@ def main(folder: str, *overrides: str) -> GateVerdict | None:
 
     apart = held_apart(work, labels.dataset, datetime.now(UTC))
     preferences = build(work, labels.dataset, apart, agreed, labels.human_noise)
-    size = parameters(champion.uri)
-    cost = expect(preferences.evidence, recipe.training, recipe.compute.accelerator, size)
-    plan = plan_training(work, preferences, cost, agreed)
+    plan = plan_training(work, preferences, agreed)
     print(f"method {plan.decision.method}: {'; '.join(plan.decision.reasons)}")
 
     # A trainer in a process of its own, which resumes to the bit.

@@ -12,7 +12,7 @@ from k8s.client import KubernetesClient, Refused
 from k8s.estimate import LaunchEstimate, estimate_launch, over_budget, paid_devices
 from k8s.follow import GangFollower, GangProgress, Hooks, NotOurs
 from k8s.gang import NO_DIGEST, Gang, evaluation_gang, example_gangs, gang_of
-from k8s.hours import expected_hours
+from k8s.hours import expected_hours, model_hours
 from k8s.lint import Violation, lint_gang
 from k8s.render import render
 from pipeline.core import layout
@@ -233,8 +233,7 @@ def check_launch(recipe: Recipe, plan: TrainingPlan, plan_path: Path) -> LaunchC
         path = plan_path.parent.with_name(layout.EVAL_PLAN)
         gang = evaluation_gang(plan.iteration, NO_DIGEST, path, recipe.compute)
         findings += lint_gang(gang, render(gang))
-    modelled = plan.decision.expected.get(method.kind)
-    cost = _bill(recipe, method, modelled.device_hours / recipe.compute.devices if modelled is not None else None)
+    cost = _bill(recipe, method, model_hours(recipe).hours.get(method.kind))
     refusal = over_budget(cost, recipe.compute.budget_usd)
     errors = [finding for finding in findings if finding.severity == "error"]
     return LaunchCheck(

@@ -12,7 +12,7 @@ from pipeline.recipe.method import GENERATION_UTILISATION, Method
 from pipeline.recipe.section import Observer, Section
 
 __all__ = [
-    "DPO", "GRPO", "KTO", "METHODS", "SFT", "AnyMethod", "Method", "MethodName", "MethodSettings", "titles",
+    "DPO", "GRPO", "KTO", "METHODS", "SFT", "AnyMethod", "Method", "MethodName", "MethodSettings",
 ]  # fmt: skip
 
 
@@ -248,8 +248,3 @@ class MethodSettings(Section):
 
 
 METHODS: dict[MethodName, type[Method]] = {"grpo": GRPO, "dpo": DPO, "sft": SFT, "kto": KTO}
-
-
-def titles(names: tuple[MethodName, ...]) -> str:
-    """`GRPO and DPO`, for people."""
-    return " and ".join(METHODS[name].title for name in names)

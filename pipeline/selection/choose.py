@@ -1,17 +1,15 @@
 """The rule: GRPO, DPO, SFT, KTO, or no training, from the evidence and the recipe's thresholds, one check each.
 docs/selection.md gives its reasons. Every estimate counts by the end of its interval that speaks against the method."""
 
-import math
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
-from pipeline.core.estimate import Estimate, share
+from pipeline.core.estimate import Estimate
 from pipeline.core.storage import Record
 from pipeline.recipe import Selection
 from pipeline.recipe.method import EvidenceKey
-from pipeline.recipe.methods import METHODS, Method, MethodName, titles
-from pipeline.selection.cost import MethodCost
+from pipeline.recipe.methods import METHODS, Method, MethodName
+from pipeline.selection.cost import zero_variance
 from pipeline.selection.evidence import Evidence
 
 Sign = Literal[">=", "<="]
@@ -65,13 +63,13 @@ def percentages(share: Estimate) -> str:
 
 
 def checks(
-    evidence: Evidence, thresholds: Selection, min_coverage: float, groups_cost: MethodCost | None = None
+    evidence: Evidence, thresholds: Selection, min_coverage: float, group_size: int | None = None
 ) -> tuple[EvidenceCheck, ...]:
-    """Every check of the rule. `groups_cost`: of the groups that will be drawn, for the check of zero variance."""
+    """Every check of the rule. `group_size`: of the groups that will be drawn, for the check of zero variance."""
     flat, groups = evidence.zero_variance_share, "zero-variance share of the logged groups"
-    if groups_cost is not None:
-        flat = groups_cost.zero_variance_share
-        groups = f"expected zero-variance share of groups of {groups_cost.num_generations}"
+    if group_size is not None:
+        flat = zero_variance(evidence, group_size)
+        groups = f"expected zero-variance share of groups of {group_size}"
     verifiable, noise = evidence.verifiable_share, evidence.label_noise
     imports = evidence.noise_sources.get("imports")
     declared = ", of imports as declared" if imports is not None and not imports.noise.n else ""
@@ -148,9 +146,6 @@ class MethodDecision(Record):
     checks: tuple[EvidenceCheck, ...]
     evidence: Evidence
     thresholds: Selection
-    expected: dict[MethodName, MethodCost]
-    would_change: tuple[str, ...]
-    """What would have to change for another decision."""
 
     @property
     def forceable(self) -> tuple[MethodName, ...]:
@@ -159,14 +154,9 @@ class MethodDecision(Record):
 
 
 def choose(
-    evidence: Evidence,
-    thresholds: Selection,
-    min_coverage: float,
-    expected: Mapping[MethodName, MethodCost] | None = None,
+    evidence: Evidence, thresholds: Selection, min_coverage: float, group_size: int | None = None
 ) -> MethodDecision:
-    expected = dict(expected or {})
-    groups = next((cost for cost in expected.values() if cost.num_generations), None)
-    held = checks(evidence, thresholds, min_coverage, groups)
+    held = checks(evidence, thresholds, min_coverage, group_size)
     failed: dict[MethodName, list[EvidenceCheck]] = {
         name: [check for check in held if name in check.needed_by and not check.holds] for name in METHODS
     }
@@ -180,8 +170,6 @@ def choose(
         checks=held,
         evidence=evidence,
         thresholds=thresholds,
-        expected=expected,
-        would_change=tuple(_would_change(evidence, held, method)),
     )
 
 
@@ -211,53 +199,3 @@ def _forbidding(method: type[Method], evidence: Evidence, held: Sequence[Evidenc
         return ()
     coverage = (check for check in held if check.key == "coverage" and "coverage" in method.needs)
     return tuple(str(check) for check in coverage if not check.holds)
-
-
-def _would_change(evidence: Evidence, held: Sequence[EvidenceCheck], method: Choice) -> Iterator[str]:
-    for check in held:
-        if not check.holds:
-            yield f"{titles(check.needed_by)}: {_remedy(check, evidence)}"
-    names, hold = list(METHODS), {check.key for check in held if check.holds}
-    after = 0 if method == "none" else names.index(method) + 1
-    for other in names[after:]:
-        if hold.issuperset(METHODS[other].needs):
-            title = METHODS[other].title
-            yield f"to {title}: it qualifies as well and gives way; selection.method: {other} forces it"
-
-
-_COUNTED = {
-    "frontier": "verifiable prompts on the frontier",
-    "pairs": "pairs",
-    "thumbs": "thumbs",
-    "winners": "prompts whose fresh answers differ in score",
-}
-_REMEDIES: dict[EvidenceKey, str] = {
-    "rarer_thumb": "thumbs of the rarer kind: people who were asked, not only those who complain or are glad",
-    "signal": "thumbs of more users, or less noisy ones; a reward model (rewards.reward_model) measures their signal",
-    "scorer": "two scorers that agree on the best answer, or one that is admitted (rewards.judge, rewards.custom, "
-    "rewards.reward_model)",
-    "zero_variance": "larger groups (num_generations), or prompts that this model answers neither always right nor "
-    "always wrong",
-    "noise": "less noisy labels, or more of them checked: references, people's reviews",
-}
-
-
-def _remedy(check: EvidenceCheck, evidence: Evidence) -> str:
-    """What would make a check hold; where it counts something, how much of it is missing."""
-    traces, prompts = evidence.traces, evidence.prompts
-    if check.key == "coverage":
-        enough = bisect_left(range(traces), check.threshold, key=lambda labelled: labelled / traces)
-        return f"labels for another {enough - evidence.labelled:,} of the {traces:,} traces"
-    if check.key == "verifiable":
-        for more in range(1, prompts - evidence.verifiable_prompts + 1):
-            if _holds(share(evidence.verifiable_prompts + more, prompts), check.sign, check.threshold):
-                return f"references for another {more:,} of the {prompts:,} prompts"
-        return f"more prompts: {prompts:,} are too few to tell, whatever their references"
-    if check.key not in _COUNTED:
-        return _REMEDIES[check.key]
-    what, count = _COUNTED[check.key], int(check.estimate.value or 0)
-    missing = math.ceil(check.threshold) - count
-    if not count:
-        return f"{missing:,} {what}; this traffic gives none, so more of it will not help"
-    more = math.ceil(missing / count * traces)
-    return f"another {missing:,} {what}: about {more:,} more traces like these ({missing / count:.1f} x as many)"

@@ -1,4 +1,4 @@
-"""What a training would take: tokens, device hours and money, good to a factor of two or three.
+"""What a training would take in device hours, good to a factor of two or three, and what groups would teach it.
 Compute is 2 P floating-point operations a token forward and 4 P backward (arXiv 2001.08361, section 2.1)."""
 
 import math
@@ -7,54 +7,11 @@ from pathlib import Path
 
 from pipeline.core.estimate import UNKNOWN, Estimate, share
 from pipeline.core.model_files import header, weight_files
-from pipeline.core.storage import Record
-from pipeline.recipe import Accelerator, Training
-from pipeline.recipe.methods import AnyMethod, MethodName
+from pipeline.recipe import Accelerator
 from pipeline.selection.evidence import Evidence, PromptAttempts
 
-CHARS_PER_TOKEN = 4.0
-"""Of English prose under a large vocabulary."""
 MIN_TRIED_TWICE = 20
 """Prompts with two verified attempts; with fewer the variance of answers to one prompt is unknown."""
-
-
-class MethodCost(Record):
-    method: MethodName
-    steps: int
-    num_generations: int | None
-    zero_variance_share: Estimate
-    """Share of groups of `num_generations` without a gradient; unknown for a method without groups."""
-    device_hours: float
-    usd: float
-    basis: str
-
-
-def expect(
-    evidence: Evidence, training: Training, accelerator: Accelerator, parameters: int | None
-) -> dict[MethodName, MethodCost]:
-    """What each method takes; nothing where the model's `parameters` are not known."""
-    if parameters is None:
-        return {}
-    prompt, completion = evidence.prompt_chars / CHARS_PER_TOKEN, evidence.completion_chars / CHARS_PER_TOKEN
-
-    def expected(method: AnyMethod) -> MethodCost:
-        device_hours = device_hours_of(method.flops(prompt, completion), parameters, accelerator)
-        basis = (
-            f"estimated: {parameters:,} parameters, {accelerator.utilisation:.0%} of {accelerator.peak_tflops:g} "
-            f"TFLOPS training and a tenth of that generating, {CHARS_PER_TOKEN:.0f} characters a token"
-        )
-        groups = method.group_size
-        return MethodCost(
-            method=method.kind,
-            steps=method.steps,
-            num_generations=groups,
-            zero_variance_share=zero_variance(evidence, groups) if groups else UNKNOWN,
-            device_hours=device_hours,
-            usd=device_hours * accelerator.usd_per_hour,
-            basis=basis,
-        )
-
-    return {name: expected(method) for name, method in training.by_name().items()}
 
 
 def device_hours_of(flops: float, parameters: float, accelerator: Accelerator) -> float:

@@ -175,9 +175,6 @@ class Evidence(Record):
     scorers: ScorerEvidence = ScorerEvidence()
     scored_prompts: int = 0
     """Prompts without a reference whose fresh samples differ in score."""
-    prompt_chars: float
-    completion_chars: float
-    """Mean lengths, for the estimate of cost."""
 
     @property
     def policy_prompts(self) -> int:
@@ -205,13 +202,13 @@ def measure(
         for done, prompts in sorted(tried.items())
     )
     logged = [row for row in rows if not row.fresh]
-    labelled_rows = _labelled(logged)
+    labelled = len(_labelled(logged))
     liked = sum(map(is_liked, thumbs))
     rarer = min(liked, len(thumbs) - liked)
     return Evidence(
         traces=len(logged),
-        labelled=len(labelled_rows),
-        coverage=len(labelled_rows) / len(logged) if logged else 0.0,
+        labelled=labelled,
+        coverage=labelled / len(logged) if logged else 0.0,
         prompts=len(groups),
         groups=len(several),
         verifiable_prompts=tried.total(),
@@ -226,8 +223,6 @@ def measure(
         rarer_thumb=share(rarer, len(thumbs)),
         contrasted_thumbs=len(thumbs) if rarer else 0,
         imported_thumbs=sum(thumb.origin is not None for thumb in thumbs),
-        prompt_chars=fmean(len(row.prompt) for row in labelled_rows) if labelled_rows else 0.0,
-        completion_chars=fmean(len(row.completion) for row in labelled_rows) if labelled_rows else 0.0,
     )
 
 

@@ -1,18 +1,17 @@
 """The plan that a trainer is given: what is trained, on what, from which base, how, over how many processes. It names
 content by digest."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 
 from pipeline.core import layout
 from pipeline.core.storage import DatasetRef, ModelRef, Record, digest_json
 from pipeline.recipe import Rewards, TrainingSettings
-from pipeline.recipe.methods import AnyMethod, MethodName
+from pipeline.recipe.methods import AnyMethod
 from pipeline.recipe.section import Observer, Operational, joined, settings
 from pipeline.recipe.training import ScorerName
 from pipeline.rewards.judge.session import judge_id
 from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.selection.choose import MethodDecision, choose
-from pipeline.selection.cost import MethodCost
 from pipeline.selection.preferences import PreferenceDataset
 from pipeline.traces.context import IterationContext
 from pipeline.traces.erased import shared_lock
@@ -107,22 +106,20 @@ class TrainingPlan(Record):
 def plan_training(
     context: IterationContext,
     dataset: PreferenceDataset,
-    expected: Mapping[MethodName, MethodCost],
     governed: Callable[[], Collection[tuple[str, str]]],
     metadata: Metadata = lambda trace_ids: {},
 ) -> TrainingPlan:
     """Decide the method and publish the plan with exactly the rows that the training will consume, in their order.
 
-    `expected`: by method, what it would cost; for the record, not for the decision. `governed`: (trace_id,
-    observation_id) of the rows that may be trained on now: the plan may be made much later than the dataset.
-    `metadata`: of the traces behind its prompts, for the user's own reward function. Raises ValueError when no row has
-    consent any more, and for a limit on KL that nothing would measure.
+    `governed`: (trace_id, observation_id) of the rows that may be trained on now: the plan may be made much later than
+    the dataset. `metadata`: of the traces behind its prompts, for the user's own reward function. Raises ValueError
+    when no row has consent any more, and for a limit on KL that nothing would measure.
     """
     store, iteration, recipe = context.store, context.iteration, context.recipe
     training, rewards, compute = recipe.training, recipe.rewards, recipe.compute
 
     def make() -> TrainingPlan:
-        decision = choose(dataset.evidence, recipe.selection, rewards.min_coverage, expected)
+        decision = choose(dataset.evidence, recipe.selection, rewards.min_coverage, training.grpo.group_size)
         method, data, held_out, scorers, dropped = None, None, None, None, 0
         if decision.method != "none":
             method = training.by_name()[decision.method]

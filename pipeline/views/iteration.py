@@ -139,8 +139,7 @@ def decision_sentence(decision: MethodDecision) -> str:
     name = f"{decision.method.upper()}{' (forced by the recipe)' if decision.forced else ''}"
     lacks = [f"{method.upper()} lacks {'; '.join(why)}" for method, why in decision.lacks.items()]
     because = decision.reasons if decision.method != "none" or decision.forced or not lacks else ()
-    change = [f"would change it: {'; '.join(decision.would_change)}"] if decision.method == "none" else []
-    return ". ".join([f"{name}, because {'; '.join(because)}" if because else name, *lacks, *change])
+    return ". ".join([f"{name}, because {'; '.join(because)}" if because else name, *lacks])
 
 
 def training_sentence(trained: TrainingResult) -> str:

@@ -83,7 +83,7 @@ def test_hostile_texts_of_records_stay_texts(laid: Laid) -> None:
     finding = HealthFinding(verdict="HOLD", rule="kl", step=1, reason=HOSTILE)
     iteration = laid.begin()
     laid.label(iteration, unlabelled={HOSTILE: 3}, outcomes={HOSTILE: 1})
-    laid.plan(iteration, reasons=(HOSTILE,), would_change=(HOSTILE,), lacks={"kto": (HOSTILE,)})
+    laid.plan(iteration, reasons=(HOSTILE,), lacks={"kto": (HOSTILE,)})
     laid.train(iteration, health=Health(verdict="HOLD", findings=(finding,)))
     laid.evaluate(iteration)
     escaped = HOSTILE.replace('"', '\\"')

@@ -3,14 +3,13 @@
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.core.estimate import UNKNOWN, Estimate, share
-from pipeline.recipe import Accelerator, Selection, Training
+from pipeline.recipe import Selection
 from pipeline.recipe.methods import METHODS
 from pipeline.selection.choose import MethodDecision, choose, percentages
-from pipeline.selection.cost import expect
 from pipeline.selection.evidence import Evidence, NoiseSource, PromptAttempts
 from pipeline.selection.unpaired import ScorerEvidence
 
@@ -21,7 +20,6 @@ GOOD = Evidence(
     frontier_prompts=1000, attempts=(PromptAttempts(2, 4, 1000, True), PromptAttempts(4, 4, 300, False)),
     pairs=800, label_noise=share(90, 900),
     noise_sources={"feedback": NoiseSource(share=1.0, noise=share(90, 900))},
-    prompt_chars=200.0, completion_chars=400.0,
 )  # fmt: skip
 
 
@@ -30,8 +28,6 @@ def decide(settings: Selection = AUTO, min_coverage: float = 0.5, **change: obje
 
 
 UNVERIFIABLE = {"verifiable_share": share(300, 1500)}
-FEW_PROMPTS = {"prompts": 3, "verifiable_prompts": 1, "verifiable_share": share(1, 3)}
-ONE_LACKS = {"prompts": 4, "verifiable_prompts": 3, "verifiable_share": share(3, 4)}
 
 
 @pytest.mark.parametrize(
@@ -58,16 +54,13 @@ def test_the_rule(change: dict[str, object], method: str, lacks: dict[str, str])
         assert what in "; ".join(decision.lacks[name])
     assert decision.reasons
     assert not decision.forced
-    assert decision.would_change
 
 
 def test_groups_to_be_drawn_decide_not_the_logged_ones() -> None:
-    expected = expect(GOOD, Training(), Accelerator(), 1_000_000)
     flat = {"zero_variance_share": share(1330, 1400)}
     assert decide(**flat).method == "dpo"
-    decision = choose(GOOD.model_copy(update=flat), AUTO, 0.5, dict(reversed(expected.items())))
+    decision = choose(GOOD.model_copy(update=flat), AUTO, 0.5, 8)
     assert decision.method == "grpo"
-    assert decision.expected == expected
     assert "expected zero-variance share of groups of 8" in "; ".join(decision.reasons)
     assert "preference pairs" not in "; ".join(decision.reasons), "GRPO needs none"
 
@@ -90,26 +83,6 @@ def test_a_forced_method_without_material_does_not_train(method: str, change: di
     assert (decision.method, decision.forced) == ("none", True)
 
 
-@pytest.mark.parametrize(
-    ("change", "remedy"),
-    [
-        ({"coverage": 0.4, "labelled": 2000}, "GRPO and DPO: labels for another 500 of the 5,000 traces"),
-        ({"pairs": 160}, "DPO: another 40 pairs: about 1,250 more traces like these (0.2 x as many)"),
-        ({"pairs": 0}, "this traffic gives none"),
-        ({"frontier_prompts": 50}, "another 50 verifiable prompts on the frontier: about 5,000 more traces"),
-        ({"label_noise": share(360, 900)}, "DPO: less noisy labels"),
-        ({"thumbs": 100}, "KTO: another 100 thumbs: about 5,000 more traces"),
-        ({"thumbs": 400, "rarer_thumb": share(4, 400)}, "KTO: thumbs of the rarer kind"),
-        ({"winners": 50}, "SFT: another 50 prompts whose fresh answers differ in score: about 5,000 more traces"),
-        (ONE_LACKS, "GRPO: references for another 1 of the 4 prompts"),
-        (FEW_PROMPTS, "GRPO: more prompts: 3 are too few to tell, whatever their references"),
-        ({}, "to DPO: it qualifies as well"),
-    ],
-)
-def test_what_would_change_the_decision_is_said_in_numbers(change: dict[str, object], remedy: str) -> None:
-    assert remedy in "; ".join(decide(**change).would_change)
-
-
 estimates = st.integers(0, 400).flatmap(lambda n: st.integers(0, n).map(lambda k: share(k, n)))
 evidences = st.fixed_dictionaries(
     {
@@ -117,20 +90,6 @@ evidences = st.fixed_dictionaries(
         "label_noise": estimates, "frontier_prompts": st.integers(0, 300), "pairs": st.integers(0, 500),
     }
 )  # fmt: skip
-
-
-@given(st.integers(0, 2000), st.integers(0, 2000), st.floats(0, 1))
-@example(100, 7, 0.55)  # 0.55 * 100 is a little more than 55
-@example(0, 0, 1.0)
-def test_proposed_labels_suffice_and_one_less_does_not(traces: int, labelled: int, floor: float) -> None:
-    labelled = min(labelled, traces)
-    coverage = labelled / traces if traces else 0.0
-    said = decide(min_coverage=floor, traces=traces, labelled=labelled, coverage=coverage).would_change
-    wanted = [each for each in said if "labels for another" in each]
-    assert bool(wanted) == (coverage < floor)
-    if wanted and traces:
-        more = int(wanted[0].partition("another ")[2].split()[0].replace(",", ""))
-        assert (labelled + more - 1) / traces < floor <= (labelled + more) / traces
 
 
 @given(evidences)
@@ -194,24 +153,6 @@ def test_a_small_sample_speaks_against_a_method(change: dict[str, Estimate], lac
     assert lacking not in decide(**{name: share(100 * small.n * small.value, 100 * small.n)}).lacks
 
 
-@pytest.mark.parametrize(("before", "one"), [(300, False), (787, True)])
-def test_proposed_references_suffice_and_one_less_does_not(before: int, one: bool) -> None:
-    few = {"verifiable_prompts": before, "verifiable_share": share(before, 1500)}
-    (said,) = [each for each in decide(**few).would_change if "references" in each]
-    more = int(said.removeprefix("GRPO: references for another ").split()[0])
-    assert (more == 1) is one
-    for added, holds in ((more, True), (more - 1, False)):
-        decision = decide(verifiable_share=share(before + added, 1500))
-        assert ("grpo" not in decision.lacks) is holds
-
-
-def test_only_methods_after_the_chosen_one_qualify_as_well() -> None:
-    for change, titles in (({}, []), ({"pairs": 0}, ["to GRPO"])):
-        said = decide(Selection(method="dpo"), **change).would_change
-        assert [each.split(":")[0] for each in said if each.startswith("to ")] == titles
-    assert not [each for each in decide(pairs=10).would_change if each.startswith("to ")]
-
-
 selections = st.builds(
     Selection, min_prompts=st.integers(1, 10**30), min_pairs=st.integers(1, 10**30),
     max_zero_variance_share=st.floats(0, 1) | st.sampled_from([5e-324, 1e-200, 1 - 2**-53]),
@@ -223,7 +164,6 @@ selections = st.builds(
 def test_it_decides_whatever_the_thresholds(drawn: dict[str, object], settings: Selection, floor: float) -> None:
     decision = decide(settings, floor, **drawn)
     lacking = [each for each in decision.checks if not each.holds]
-    assert len(decision.would_change) >= len(lacking)
     if decision.method != "none" and not decision.forced:
         assert all(decision.method not in each.needed_by for each in lacking)
 

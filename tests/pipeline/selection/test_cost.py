@@ -11,18 +11,13 @@ from hypothesis import strategies as st
 from pipeline.core.estimate import UNKNOWN, share
 from pipeline.recipe import Accelerator, Training
 from pipeline.recipe.methods import DPO, GRPO
-from pipeline.selection.cost import CHARS_PER_TOKEN, MIN_TRIED_TWICE, expect, parameters, zero_variance
-from pipeline.selection.evidence import Evidence, PromptAttempts, measure
+from pipeline.selection.cost import MIN_TRIED_TWICE, device_hours_of, parameters, zero_variance
+from pipeline.selection.evidence import PromptAttempts, measure
 
 from .test_choose import GOOD
 from .test_evidence import SETTINGS, row
 
 DEMO = Path(__file__).parents[3] / "pipeline" / "demo" / "model"
-
-
-def lengths(prompt_tokens: float, completion_tokens: float) -> Evidence:
-    chars = {"prompt_chars": prompt_tokens * CHARS_PER_TOKEN, "completion_chars": completion_tokens * CHARS_PER_TOKEN}
-    return GOOD.model_copy(update=chars)
 
 
 @pytest.mark.parametrize(
@@ -49,21 +44,18 @@ def test_grpo_hours_are_within_a_factor_three_of_published(
     hours: float,
 ) -> None:
     training = Training(grpo=GRPO.model_validate({**settings, "max_completion_tokens": 1024}))
-    found = expect(lengths(*tokens), training, accelerator, int(weights))["grpo"]
-    assert hours / 3 < found.device_hours / devices < hours * 3
+    found = device_hours_of(training.grpo.flops(*tokens), weights, accelerator)
+    assert hours / 3 < found / devices < hours * 3
 
 
 def test_hours_follow_from_lengths_and_settings() -> None:
-    training = Training(grpo=GRPO(steps=10, prompts_per_step=4, num_generations=8, max_completion_tokens=100),
-                        dpo=DPO(steps=5, batch_size=2))  # fmt: skip
-    found = expect(lengths(50, 200), training, Accelerator(usd_per_hour=3), 1_000_000_000)
-    grpo, dpo = found["grpo"], found["dpo"]
+    methods = (GRPO(steps=10, prompts_per_step=4, num_generations=8, max_completion_tokens=100),
+               DPO(steps=5, batch_size=2))  # fmt: skip
+    grpo, dpo = (device_hours_of(method.flops(50, 200), 1e9, Accelerator()) for method in methods)
     # 320 completions: 2 operations a token generated, at a tenth of the utilisation, and 8 a token trained
-    assert grpo.device_hours == pytest.approx(320 * (20 * 100 + 8 * 150) * 1e9 / (0.3 * 989e12) / 3600)
+    assert grpo == pytest.approx(320 * (20 * 100 + 8 * 150) * 1e9 / (0.3 * 989e12) / 3600)
     # 8 operations a parameter and trained token, at 30% of 989 TFLOPS
-    assert dpo.device_hours == pytest.approx(8 * 5000 * 1e9 / (0.3 * 989e12) / 3600)
-    assert (grpo.usd, dpo.usd) == pytest.approx((grpo.device_hours * 3, dpo.device_hours * 3))
-    assert "1,000,000,000 parameters" in grpo.basis
+    assert dpo == pytest.approx(8 * 5000 * 1e9 / (0.3 * 989e12) / 3600)
 
 
 @pytest.mark.parametrize("tries", [2, 4])
@@ -110,11 +102,6 @@ def test_parameters_are_counted_from_headers() -> None:
     with safe_open(DEMO / "model.safetensors", framework="numpy") as tensors:
         counted = sum(tensors.get_tensor(name).size for name in tensors.keys())  # noqa: SIM118
     assert parameters(DEMO) == counted
-
-
-def test_without_parameters_nothing_is_expected(tmp_path: Path) -> None:
-    assert parameters(tmp_path) is None
-    assert expect(GOOD, Training(), Accelerator(), None) == {}
 
 
 def test_what_few_attempts_leave_open_widens_the_interval() -> None:

@@ -134,7 +134,6 @@ def test_thumbs_are_trained_on_where_a_model_finds_signal(low: float | None, met
     assert decision.method == method
     if method == "none":
         assert "AUC on the thumbs of unseen users" in "; ".join(decision.lacks["kto"])
-        assert any(change.startswith("KTO: ") for change in decision.would_change)
 
 
 ITEM = "How many of the seven green bottles that hang on the old garden wall fall down today?"

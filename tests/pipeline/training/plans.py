@@ -101,7 +101,7 @@ def make_plan(
     sections = {"rewards": rewards, "compute": Compute(processes=processes)}
     context = context_of(store, iteration, selection=selection, training=settings, **sections)
     odd = {(p.prompt, json.dumps(chat)): metadata for chat, p in zip(user, drawn, strict=True) if int(p.answer) % 2}
-    return store, plan_training(context, dataset, {}, lambda: agreed, lambda trace_ids: odd)
+    return store, plan_training(context, dataset, lambda: agreed, lambda trace_ids: odd)
 
 
 def dataset_of(store: Store, iteration: Iteration, evidence: Evidence, **tables: DatasetRef) -> PreferenceDataset:

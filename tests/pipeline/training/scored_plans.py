@@ -54,7 +54,7 @@ def make_scored_plan(
     sections: dict[str, Any] = {"rewards": rewards, "compute": Compute(), "selection": selection}
     context = context_of(store, iteration, training=Training(**given), **sections)
     agreed = frozenset((row["trace_ids"][0], "") for row in rows)
-    return store, plan_training(context, dataset, {}, lambda: agreed)
+    return store, plan_training(context, dataset, lambda: agreed)
 
 
 def rubric(timeout_s: float = 20, **changes: Any) -> Judge:

@@ -158,7 +158,7 @@ class Place:
         labels = label_traces(context, None, ())
         consent = partial(consented, store, self.lake, dataset)
         preferences = build(context, labels.dataset, HeldApart({}), consent)
-        plan = plan_training(context, preferences, {}, consent)
+        plan = plan_training(context, preferences, consent)
         assert plan.data is not None, plan.decision
         mirrored = self.mirrored(iteration)
         (mirrored / "step-000001").mkdir(parents=True)
