@@ -142,7 +142,6 @@ def _shown(result: TrainingResult, account: Ledger) -> dict[str, Any]:
         "cost in USD": account.usd.high,
         "cost in USD at least": account.usd.low,
         "judge USD": result.judge_usd,
-        "nats by rounding": result.merged_nats,
     }
     return {
         "health": result.health.verdict,

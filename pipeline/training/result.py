@@ -65,9 +65,6 @@ class TrainingResult(Record):
     iteration: str
     plan_digest: str
     checkpoint: CheckpointRef
-    merged_nats: float = 0.0
-    """How far a prompt token's log-probability moves from the policy to the exported model, in nats: the largest
-    difference over a few prompts, which rounding to the base's dtypes costs. 0 where the base model stands."""
     metrics: tuple[dict[str, float], ...]
     seconds: float
     attempts: int

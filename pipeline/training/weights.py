@@ -7,7 +7,7 @@ import json
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pipeline.core.locations import record_of_iteration
 from pipeline.core.model_files import ADAPTER, adapter_config
@@ -23,13 +23,6 @@ NEEDLESS = ("README.md", "training_args.bin")
 """An empty model card with the base's path, ours being in the registry; the trainer's arguments, which are not read."""
 ADAPTER_FILES = (ADAPTER, "adapter_model.safetensors")
 BASE = "base_model_name_or_path"
-
-
-class TrainedWeights(NamedTuple):
-    """What was published, and by how much rounding to the base's dtypes moves a token's log-probability."""
-
-    checkpoint: CheckpointRef
-    merged_nats: float
 
 
 def without_places(folder: Path) -> None:
@@ -59,11 +52,11 @@ def publish_weights(final: Path, write: Callable[[Path], object]) -> ModelRef:
     return ModelRef(uri=str(final), digest=digest_dir(final))
 
 
-def take_back(plan: TrainingPlan, folder: Path, best: Path | None) -> TrainedWeights:
+def take_back(plan: TrainingPlan, folder: Path, best: Path | None) -> CheckpointRef:
     """Publish the best checkpoint of a training that was stopped; without any, the base model is the best there is."""
     if best is None:
         emit("stopped before any checkpoint: the base model stands")
-        return TrainedWeights(CheckpointRef(adapter=plan.base, model=plan.base, step=0), 0.0)
+        return CheckpointRef(adapter=plan.base, model=plan.base, step=0)
     emit(f"the best checkpoint is {best.name}: it stays, and what came after it does not")
     step = int(best.name.removeprefix("step-"))
     if plan.training.lora is not None:
@@ -73,7 +66,7 @@ def take_back(plan: TrainingPlan, folder: Path, best: Path | None) -> TrainedWei
     return publish_state(plan, folder, step, AutoModelForCausalLM.from_pretrained(best).state_dict())
 
 
-def export(plan: TrainingPlan, trainer: Trainer, folder: Path) -> TrainedWeights | None:
+def export(plan: TrainingPlan, trainer: Trainer, folder: Path) -> CheckpointRef | None:
     """Publish what was trained. Every rank takes part, for a sharded model is gathered; the first has the result."""
     accelerator: Any = trainer.accelerator
     state = accelerator.get_state_dict(trainer.model_wrapped)
@@ -90,7 +83,7 @@ def copy_adapter(source: Path, to: Path) -> None:
         shutil.copyfile(source / name, to / name)
 
 
-def publish_adapter(plan: TrainingPlan, folder: Path, step: int, write: Callable[[Path], object]) -> TrainedWeights:
+def publish_adapter(plan: TrainingPlan, folder: Path, step: int, write: Callable[[Path], object]) -> CheckpointRef:
     """Publish the adapter that `write` leaves, and the base with it merged in: what is evaluated is what is served.
     Raises ValueError for an adapter that is not the base's, and as `export_policy` does."""
 
@@ -100,19 +93,19 @@ def publish_adapter(plan: TrainingPlan, folder: Path, step: int, write: Callable
         copy_tokenizer(Path(plan.base.uri), staging)
 
     adapter = publish_weights(folder / "adapter", whole)
-    model, nats = _publish_model(plan, folder, lambda base: _with_adapter(base, Path(adapter.uri)))
-    return TrainedWeights(CheckpointRef(adapter=adapter, model=model, step=step), nats)
+    model = _publish_model(plan, folder, lambda base: _with_adapter(base, Path(adapter.uri)))
+    return CheckpointRef(adapter=adapter, model=model, step=step)
 
 
-def publish_state(plan: TrainingPlan, folder: Path, step: int, state: Mapping[str, Any]) -> TrainedWeights:
+def publish_state(plan: TrainingPlan, folder: Path, step: int, state: Mapping[str, Any]) -> CheckpointRef:
     """Publish a model whose weights were all trained; `state` is its class's. The adapter is the model."""
 
     def change(base: Any) -> Any:
         base.load_state_dict(state)
         return base
 
-    model, nats = _publish_model(plan, folder, change)
-    return TrainedWeights(CheckpointRef(adapter=model, model=model, step=step), nats)
+    model = _publish_model(plan, folder, change)
+    return CheckpointRef(adapter=model, model=model, step=step)
 
 
 def _with_adapter(base: Any, folder: Path) -> Any:
@@ -131,14 +124,10 @@ def _with_adapter(base: Any, folder: Path) -> Any:
     return policy
 
 
-def _publish_model(plan: TrainingPlan, folder: Path, change: Callable[[Any], Any]) -> tuple[ModelRef, float]:
+def _publish_model(plan: TrainingPlan, folder: Path, change: Callable[[Any], Any]) -> ModelRef:
     """Publish the base as `change` leaves it. Raises ValueError as `export_policy` does."""
-    nats: list[float] = []
-
-    def write(staging: Path) -> None:
-        nats.append(export_policy(Path(plan.base.uri), change, _prompts(plan), staging))
-
-    return publish_weights(folder / "model", write), nats[0]
+    base, prompts = Path(plan.base.uri), _prompts(plan)
+    return publish_weights(folder / "model", lambda to: export_policy(base, change, prompts, to))
 
 
 def _prompts(plan: TrainingPlan) -> list[list[int]]:

@@ -151,15 +151,14 @@ def _train(
         return None
     keeper.close(grace_s)
     shutil.rmtree(folder / "trl", ignore_errors=True)
-    step = exported.checkpoint.step
+    step = exported.step
     journal.add("ended", step)
     history = [row for row in trainer.state.log_history if is_measured(row)]
     judged = spending(folder)
     return result_of(
         plan,
         read_journal(journal_file),
-        exported.checkpoint,
-        merged_nats=exported.merged_nats,
+        exported,
         metrics=tuple({name: float(value) for name, value in row.items()} for row in history),
         health=progress.watch.health,
         judge_tokens=judged.tokens,

@@ -149,6 +149,5 @@ def training_sentence(trained: TrainingResult) -> str:
     findings = [f"{each.verdict} at step {each.step}: {each.reason}" for each in trained.health.findings]
     held_out = [row["held_out/accuracy"] for row in trained.metrics if "held_out/accuracy" in row]
     progress = [f"held-out prompts {held_out[0]:.0%} → {held_out[-1]:.0%}"] if held_out else []
-    rounded = [f"rounding moves a token by {trained.merged_nats:.2g} nats"] if trained.merged_nats else []
     steps_told, health = f"{steps}{planned} steps in {times}", f"health {trained.health.verdict}"
-    return "; ".join([steps_told, health, *findings, *progress, *rounded])
+    return "; ".join([steps_told, health, *findings, *progress])

@@ -38,7 +38,7 @@ from pipeline.training.nemo.render import (
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import PREEMPTED, TrainingResult
 from pipeline.training.sentinel import HealthMonitor
-from pipeline.training.weights import TrainedWeights, copy_adapter, publish_adapter, publish_state
+from pipeline.training.weights import copy_adapter, publish_adapter, publish_state
 
 KILL_AFTER_S = 10.0
 IMPORTED = "imported"
@@ -63,15 +63,12 @@ def run(
     fence()
     saved = attempt.outcome()
     step = attempt.ours(saved.step) if saved else 0
-    exported = TrainedWeights(
-        CheckpointRef(adapter=plan.base, model=plan.base, step=0), 0.0
-    )  # stopped before it had any
+    exported = CheckpointRef(adapter=plan.base, model=plan.base, step=0)  # stopped before it had any
     if saved is not None:
         exported = export(plan, saved, folder, step, checkout, python)
     attempt.journal.add("ended", step)
     events = read_journal(folder / layout.JOURNAL_FILE)
-    found = {"metrics": tuple(attempt.rows), "health": attempt.watch.health, "merged_nats": exported.merged_nats}
-    return result_of(plan, events, exported.checkpoint, **found)
+    return result_of(plan, events, exported, metrics=tuple(attempt.rows), health=attempt.watch.health)
 
 
 def prepare(plan: TrainingPlan, folder: Path, checkout: Path) -> Path:
@@ -216,7 +213,7 @@ class _Attempt:
 
 def export(
     plan: TrainingPlan, saved: SavedCheckpoint, folder: Path, step: int, checkout: Path, python: Sequence[str]
-) -> TrainedWeights:
+) -> CheckpointRef:
     """Publish `adapter` and `model` in `folder`; without LoRA the one reference stands for both. LoRA is merged here:
     NeMo RL's converters merge Megatron checkpoints only. `step`: in optimizer steps. Raises RuntimeError when the
     conversion fails, ValueError for weights that are missing, don't belong or are not finite."""
