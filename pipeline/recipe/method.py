@@ -1,7 +1,6 @@
 """What every training method has in the recipe: its settings, and the evidence, rows and work that follow from them."""
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
@@ -26,26 +25,10 @@ DECIDED = frozenset([
     "gradient_accumulation_steps", "save_strategy", "save_steps", "save_total_limit", "save_only_model",
     "load_best_model_at_end", "logging_strategy", "logging_steps", "logging_nan_inf_filter", "report_to",
     "eval_strategy", "eval_steps", "fsdp", "fsdp_config", "deepspeed", "ddp_backend", "enable_jit_checkpoint",
-    "ignore_data_skip", "resume_from_checkpoint", "push_to_hub", "log_completions",
+    "ignore_data_skip", "resume_from_checkpoint", "push_to_hub", "log_completions", "chat_template_kwargs",
+    "model_init_kwargs", "attn_implementation",
 ])  # fmt: skip
 """What the recipe's own fields, or what exact resume rests on, decide in every TRL config."""
-ELSEWHERE = {
-    "chat_template_kwargs": "base_model.chat",
-    "model_init_kwargs": "training.attention, training.lora.quantise",
-    "attn_implementation": "training.attention",
-}
-"""Arguments of TRL, or in its users' habit, that the recipe has fields for."""
-OPTIMIZERS = {
-    "galore": "galore_torch",
-    "apollo": "apollo_torch",
-    "lomo": "lomo_optim",
-    "grokadamw": "grokadamw",
-    "schedule_free": "schedulefree",
-    "stable_adamw": "optimi",
-    "adamw_torch_[48]bit": "torchao",
-    "8bit|paged|bnb|lion|ademamix": "bitsandbytes",
-}
-"""The package behind transformers' optimizers, by what their names hold; the first that fits."""
 
 
 class Method(Section):
@@ -85,8 +68,6 @@ class Method(Section):
                 f"trainer_args: {', '.join(taken)} would override what the recipe or exact resume decides. Change the "
                 "recipe's own field, and leave them out."
             )
-        if name := next((name for name in ELSEWHERE if name in self.trainer_args), None):
-            raise ValueError(f"trainer_args: {name} is decided by the recipe. Set {ELSEWHERE[name]}, and leave it out.")
         return self
 
     @property
@@ -123,16 +104,6 @@ class Method(Section):
     def scheduled_rows(self) -> int:
         """Rows of its table over all steps."""
         raise NotImplementedError
-
-    @property
-    def packages(self) -> Mapping[str, str]:
-        """Further packages that its trainer needs: name to what to set where it is absent."""
-        given, optimizer = f"training.{self.title.lower()}.trainer_args", str(self.trainer_args.get("optim", ""))
-        package = next((name for words, name in OPTIMIZERS.items() if re.search(words, optimizer)), None)
-        needed = {package: f"{given}.optim to adamw_torch"} if package else {}
-        if self.trainer_args.get("use_liger_kernel"):
-            needed["liger_kernel"] = f"{given}.use_liger_kernel to false"
-        return needed
 
     def usable(self, rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
         """The rows of its table that the schedule goes through; the table has the most instructive first. Raises

@@ -2,7 +2,7 @@
 `pipeline/training/methods`. Of several that the evidence allows, the first of `MethodSettings` is trained."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
@@ -82,11 +82,6 @@ class GRPO(Method):
     @property
     def scheduled_rows(self) -> int:
         return self.batches * self.prompts_per_step
-
-    @property
-    def packages(self) -> Mapping[str, str]:
-        drawn = {"vllm": "training.grpo.generation to transformers"} if self.generation != "transformers" else {}
-        return {**super().packages, **drawn}
 
     def usable(self, rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
         """As many of the most instructive prompts as the steps ask for."""

@@ -3,7 +3,6 @@ what a training by TRL needs on the machine that trains."""
 
 import importlib.util
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterable
@@ -28,8 +27,6 @@ GPU = ("vllm", "bitsandbytes", "deepspeed")
 """What the extra `gpu` has."""
 FLASH = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_attn_interface"}
 """The package of an implementation of attention."""
-COMPILER = "c++"
-"""What torch's cpp_extension calls."""
 
 
 class TrainingRefused(ValueError):
@@ -94,19 +91,14 @@ def training_faults(recipe: Recipe, methods: Iterable[Method]) -> list[str]:
             f"training: this environment lacks {', '.join(absent)}. Install preference-tuning[train], torch first "
             "(pip install -c constraints/cpu.txt torch), or train on a cluster (compute.kubernetes)."
         ]
-    missing = missing_packages(training, methods)
-    distribution = training.distribution
-    if distribution.strategy.startswith("zero") and distribution.cpu_offload and shutil.which(COMPILER) is None:
-        missing.append(
-            f"training: DeepSpeed compiles its optimizer for the host's memory, and there is no {COMPILER} on PATH. "
-            "Install a C++ compiler, or set training.distribution.cpu_offload to false."
-        )
-    return missing
+    return missing_packages(training, methods)
 
 
 def missing_packages(training: TrainingSettings, methods: Iterable[Method]) -> list[str]:
     """The packages that these settings need and this environment lacks, one line each with what to do."""
-    needed = {package: field for method in methods for package, field in method.packages.items()}
+    needed: dict[str, str] = {}
+    if any(getattr(method, "generation", "transformers") != "transformers" for method in methods):
+        needed["vllm"] = "training.grpo.generation to transformers"
     if training.lora is not None and training.lora.quantise == "nf4":
         needed["bitsandbytes"] = "training.lora.quantise to none"
     if training.distribution.strategy.startswith("zero"):

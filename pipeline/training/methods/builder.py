@@ -9,7 +9,6 @@ import pyarrow.parquet as pq
 import torch
 import trl  # which imports each trainer where it is used
 from datasets import Dataset
-from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
 from pipeline.core.storage import DatasetRef
@@ -143,7 +142,7 @@ class MethodTrainer:
             arguments["quantization_config"] = BitsAndBytesConfig(
                 load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
             )
-        model = _weights(base, arguments)
+        model: Any = AutoModelForCausalLM.from_pretrained(base, **arguments)
         use_stop_ids_only(model, tuple(self.stop_ids), self.tokenizer)
         return model
 
@@ -174,21 +173,6 @@ class MethodTrainer:
                 f"The longest prompt has {longest} tokens and max_completion_tokens is {completion_tokens}: together "
                 f"more than the model's context of {context}. Lower it or leave long prompts out."
             )
-
-
-def _weights(uri: str, arguments: dict[str, Any]) -> Any:
-    """The model of a directory whose digest was verified: what is wrong with its files is wrong the next time too."""
-    try:
-        return AutoModelForCausalLM.from_pretrained(uri, **arguments)
-    except torch.OutOfMemoryError:
-        raise
-    except (OSError, RuntimeError, SafetensorError) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # the disk's word, not the loader's
-            raise
-        raise ValueError(
-            f"The weights in {uri} cannot be loaded ({str(error).splitlines()[0]}). Restore that folder, or point "
-            "base_model.uri to a complete one."
-        ) from error
 
 
 def count_positions_from_first_token(model: Any) -> None:

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.recipe import Distribution, Lora, Training
-from pipeline.recipe.methods import DPO, GRPO
-from pipeline.training import launch
+from pipeline.recipe.methods import GRPO
 from pipeline.training.launch import training_faults
 from tests.contexts import recipe_of
 
@@ -19,10 +18,6 @@ OFFLOADED = Training(distribution=Distribution(strategy="zero2", cpu_offload=Tru
         (Training(), []),
         (Training(attention="sdpa"), []),
         (Training(attention="flash_attention_2"), ["lacks flash_attn.", "Install it", "training.attention to null"]),
-        (Training(dpo=DPO(trainer_args={"optim": "adamw_torch_fused"})), []),
-        (Training(dpo=DPO(trainer_args={"optim": "paged_adamw_32bit"})), ["lacks bitsandbytes", "optim to adamw"]),
-        (Training(dpo=DPO(trainer_args={"optim": "adamw_torch_8bit"})), ["lacks torchao", "dpo.trainer_args.optim"]),
-        (Training(dpo=DPO(trainer_args={"use_liger_kernel": True})), ["lacks liger_kernel", "kernel to false"]),
         (Training(lora=Lora(quantise="nf4")), ["lacks bitsandbytes", "quantise to none"]),
         (OFFLOADED, ["lacks deepspeed", "strategy to fsdp2"]),
     ],
@@ -46,12 +41,3 @@ def test_a_vllm_that_trl_does_not_take_is_refused(
     words = "this environment has vllm 0.32.0, and TRL takes <=0.31.0,>=0.22.0. Install preference-tuning[gpu]"
     assert all(words in line for line in faults)
     assert training_faults(recipe_of(), [GRPO()]) == []
-
-
-def test_an_optimizer_in_the_hosts_memory_wants_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "_is_installed", lambda package: True)
-    monkeypatch.setattr(launch, "COMPILER", "no-such-compiler")
-    (line,) = training_faults(recipe_of(training=OFFLOADED), [DPO()])
-    assert "there is no no-such-compiler on PATH" in line and "cpu_offload to false" in line
-    sharded = Training(distribution=Distribution(strategy="zero2"))
-    assert training_faults(recipe_of(training=sharded), [DPO()]) == []

@@ -77,8 +77,8 @@ def test_arguments_are_those_of_the_recipe(monkeypatch: pytest.MonkeyPatch) -> N
         (KTO, "sync_ref_model", "would override"),
         (SFT, "packing", "would override"),
         (SFT, "seed", "would override"),
-        (GRPO, "chat_template_kwargs", "is decided by the recipe. Set base_model.chat"),
-        (DPO, "model_init_kwargs", "is decided by the recipe. Set training.attention"),
+        (GRPO, "chat_template_kwargs", "would override"),
+        (DPO, "model_init_kwargs", "would override"),
     ],
 )
 def test_what_is_decided_elsewhere_is_refused(method: type[Method], name: str, words: str) -> None:
