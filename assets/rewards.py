@@ -177,7 +177,6 @@ def samples(
         "labelled": fresh.labelled,
         "mean_reward": fresh.mean_reward,
         "best of each prompt": fresh.best_reward,
-        "distinct share": fresh.distinct,
         "USD": fresh.usd,
         "rewards": picture(reward_distribution(fresh.histogram, fresh.mean_reward), "Rewards of the samples"),
         "coverage and reasons": shares({"scored": fresh.labelled, **fresh.unlabelled}),

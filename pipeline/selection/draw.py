@@ -58,8 +58,6 @@ class FreshSamples(Record):
     drawn: int = 0
     """Completions asked for by this run of the stage; `remembered` were in the journal."""
     remembered: int = 0
-    distinct: float = 0.0
-    """Mean share of a prompt's completions that differ in more than white space."""
     labelled: int = 0
     unlabelled: dict[str, int] = Field(default={})
     """Completions without a reward, by reason."""

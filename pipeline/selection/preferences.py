@@ -2,7 +2,6 @@
 GRPO's prompts are ordered by expected p(1 - p); those always right or wrong are left out (arXiv 2503.14476)."""
 
 import shutil
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +16,7 @@ from pipeline.core.storage import DatasetRef, Record, Store, digest_file
 from pipeline.recipe.methods import METHODS
 from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.selection.clusters import cluster, held_out
-from pipeline.selection.contamination import ContaminationReport, Hit
+from pipeline.selection.contamination import ContaminationReport
 from pipeline.selection.evidence import Evidence, measure, prompt_stats
 from pipeline.selection.pairing import (
     LabelledRow,
@@ -74,12 +73,6 @@ class PreferenceDataset(Record):
     """Labelled rows that the model's context has no room for."""
     left_out: dict[str, dict[str, int]] = Field(default={})
     """By table and reason: `cap` on users and tenants, `share` of imports, and `unproven` thumbs of traces."""
-    unclear_ratings: int = 0
-    """Rated rows that make no thumb."""
-    curriculum: dict[str, int]
-    """Verifiable prompts by what is known of them: frontier, unknown; and left out: solved, unsolved, ambiguous."""
-    clusters: int
-    held_out_clusters: int
 
 
 class ScoredSamples(NamedTuple):
@@ -117,7 +110,7 @@ def build(
         auto = settings.method == "auto"
         scorers = measure_scorers(trained, context.recipe.rewards.fresh, fresh.reward_model)
         paired = mix(pairs(trained if on_scores else _trusted(trained), settings), settings)
-        clear, unclear = thumbs(trained, settings)
+        clear = thumbs(trained, settings)
         rated = mix(clear, settings, proven=not auto or scorers.order_thumbs(settings))
         shown = demonstrations(trained)
         if settings.method != "auto" and "winners" in METHODS[settings.method].needs:  # of imports, good answers
@@ -125,9 +118,8 @@ def build(
         best = winners(trained) if not (auto and shown) or scorers.agree(settings) else []
         examples = mix(shown, settings, own=len(best))
         best += examples.kept
-        stats = prompt_stats(trained, settings)
         checkable = sorted(
-            (each for each in stats if each.status in ("frontier", "unknown")),
+            (each for each in prompt_stats(trained, settings) if each.status in ("frontier", "unknown")),
             key=lambda each: (each.status != "frontier", -each.informative, each.prompt),
         )
         scored = in_order_of_spread(trained)
@@ -143,7 +135,7 @@ def build(
         }
         measured = [row for group in trained.values() for row in _measured(group)]
         evidence = measure(measured, paired.kept, human_noise, settings, rated.kept)
-        refs = _publish(store, iteration.path(layout.PREFERENCE_TABLES), tables, usable.hits)
+        refs = _publish(store, iteration.path(layout.PREFERENCE_TABLES), tables)
         return PreferenceDataset(
             iteration=iteration.id,
             **refs,
@@ -161,10 +153,6 @@ def build(
             with_tools=len(askable) - len(labelled),
             beyond_context=len(labelled) - len(fitting),
             left_out={"pairs": paired.left_out, "thumbs": rated.left_out, "winners": examples.left_out},
-            unclear_ratings=unclear,
-            curriculum=dict(sorted(Counter(each.status for each in stats).items())),
-            clusters=len(set(clusters.values())),
-            held_out_clusters=len(hidden),
         )
 
     with shared_lock(store):
@@ -181,11 +169,9 @@ def _trusted(groups: Mapping[str, Sequence[LabelledRow]]) -> dict[str, list[Labe
     return {prompt: [row for row in group if row.profile != "fresh"] for prompt, group in groups.items()}
 
 
-def _publish(store: Store, folder: str, tables: Mapping[str, pa.Table], hits: Sequence[Hit]) -> dict[str, Any]:
-    """The tables, and `contaminated.jsonl`: each row that was left out for holding an item."""
+def _publish(store: Store, folder: str, tables: Mapping[str, pa.Table]) -> dict[str, Any]:
     shutil.rmtree(store.path(folder), ignore_errors=True)  # of an attempt that was killed before its record
     with store.staged(folder) as staging:
-        (staging / "contaminated.jsonl").write_bytes("".join(f"{hit.model_dump_json()}\n" for hit in hits).encode())
         for name, table in tables.items():
             pq.write_table(table, staging / f"{name}.parquet")
     refs: dict[str, DatasetRef] = {}

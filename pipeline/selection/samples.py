@@ -151,11 +151,7 @@ def _record(
 ) -> FreshSamples:
     table = pq.read_table(dataset.uri)
     rewards: Any = table["final_reward"].drop_null().to_numpy()
-    texts = pc.utf8_split_whitespace(pc.utf8_trim_whitespace(table["completion"]))
-    plain = pa.table({**{name: table[name] for name in ("prompt", "final_reward")}, "text": pc.binary_join(texts, " ")})
-    figures = [("text", "count_distinct"), ("text", "count"), ("final_reward", "max")]
-    by_prompt: Any = plain.group_by("prompt").aggregate(figures)
-    distinct = pc.divide(pc.cast(by_prompt["text_count_distinct"], pa.float64()), by_prompt["text_count"])
+    by_prompt: Any = table.group_by("prompt").aggregate([("final_reward", "max")])
     return FreshSamples(
         iteration=context.iteration.id,
         dataset=dataset,
@@ -164,7 +160,6 @@ def _record(
         refused=sum(not answers for answers in drawn.answers),
         drawn=drawn.asked,
         remembered=drawn.remembered,
-        distinct=pc.mean(distinct).as_py() or 0.0,
         labelled=len(rewards),
         unlabelled=counts_of(table, "reason"),
         outcomes=counts_of(table, "outcome"),

@@ -13,7 +13,7 @@ from pipeline.core.storage import DatasetRef
 from pipeline.recipe import Training
 from pipeline.rewards.reward_model.records import Thumb
 from pipeline.selection.clusters import cluster
-from pipeline.selection.contamination import ContaminationReport, Hit, Index, contents
+from pipeline.selection.contamination import ContaminationReport, Index, contents
 from pipeline.selection.pairing import LabelledRow, read_labels
 from pipeline.traces.arrow import pc
 from pipeline.traces.pii import is_masked
@@ -32,7 +32,6 @@ class HeldApart(NamedTuple):
 class TrainableRows(NamedTuple):
     rows: list[LabelledRow]
     contamination: ContaminationReport
-    hits: list[Hit]
     frozen: int
     """Labelled rows that ask what a suite from traces asks, or nearly so."""
     without_consent: int
@@ -62,7 +61,6 @@ def trainable(
     return TrainableRows(
         rows=clean,
         contamination=contamination,
-        hits=hits,
         frozen=len(agreed) - len(unfrozen),
         without_consent=len(labelled) - len(agreed),
     )
@@ -107,7 +105,7 @@ def rated_rows(
         "masked answer": len(rated) - len(plain),
         "without consent": usable.without_consent,
         "kept for suites": usable.frozen,
-        "holds an evaluation's item": len(usable.hits),
+        "holds an evaluation's item": usable.contamination.hits,
     }
 
 

@@ -19,15 +19,14 @@ CLEAR = 0.2
 """Distance of a settled value of feedback from one half that makes a thumb: one clear word, not contradicted."""
 
 
-def thumbs(groups: Mapping[str, Sequence[LabelledRow]], settings: Selection) -> tuple[list[LabelledRow], int]:
-    """The thumbs, and the number of rated rows that make none: unclear, without text, or with masked personal data."""
+def thumbs(groups: Mapping[str, Sequence[LabelledRow]], settings: Selection) -> list[LabelledRow]:
+    """The thumbs: rated rows, but for those that are unclear, without text, or with masked personal data."""
     rated = [(row, value) for group in groups.values() for row in group if (value := _rating(row)) is not None]
-    clear = [
+    return [
         row
         for row, value in rated
         if _is_clear(row, value, settings) and row.completion.strip() and not is_masked(row.completion)
     ]
-    return clear, len(rated) - len(clear)
 
 
 def is_liked(thumb: LabelledRow) -> bool:

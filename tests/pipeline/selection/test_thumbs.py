@@ -67,9 +67,8 @@ def test_a_rating_makes_a_thumb_where_it_is_clear(value: float | None, label: bo
 @pytest.mark.parametrize(("reward", "label"), [(0.7, True), (0.49, False), (0.5, None), (0.69, None), (None, None)])
 def test_an_imports_reward_makes_a_thumb_on_a_pairs_sides(reward: float | None, label: bool | None) -> None:
     given = row("a", reward, **{**OPEN, "profile": "imported"})
-    clear, unclear = thumbs(by_prompt([given]), SETTINGS)
+    clear = thumbs(by_prompt([given]), SETTINGS)
     assert [is_liked(thumb) for thumb in clear] == ([] if label is None else [label])
-    assert unclear == (label is None and reward is not None)
 
 
 @pytest.mark.parametrize("completion", ["", " \n "])
@@ -77,7 +76,6 @@ def test_a_thumb_on_an_empty_answer_is_left_out(completion: str, place: Place) -
     rows = [rated("a", 0.75, completion=completion), rated("b", 0.25, completion=completion), rated("c", 0.5)]
     dataset = place.build([*rows, rated("d", 0.75)])
     assert [each["trace_id"] for each in table(dataset)] == ["d"]
-    assert dataset.unclear_ratings == 3
 
 
 def test_a_row_says_who_liked_what(place: Place) -> None:

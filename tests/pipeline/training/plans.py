@@ -113,9 +113,6 @@ def dataset_of(store: Store, iteration: Iteration, evidence: Evidence, **tables:
         evidence=evidence,
         contamination=Index({}).check([])[1],
         without_consent=0,
-        curriculum={},
-        clusters=48,
-        held_out_clusters=0,
     )
 
 
