@@ -21,7 +21,6 @@ from pipeline.registry import versions
 from pipeline.registry.runs import RunIdentity, run_page
 from pipeline.rollout.policy import account, proposer
 from pipeline.rollout.record import JudgedCandidate
-from pipeline.training.account import typical
 from pipeline.training.result import TrainingResult
 from pipeline.views.iteration import funnel, reward_distribution, training_panels
 
@@ -83,7 +82,6 @@ def last_metrics(trained: TrainingResult, account: Ledger | None, measured: Eval
         "goodput/total_s": goodput.total_s,
         "goodput/productive_s": goodput.productive_s,
         **{f"goodput/badput_{cause}_s": seconds for cause, seconds in goodput.badput_s.items()},
-        **{f"typical/{name}": value for name, value in typical(trained.metrics).items()},
     }
     if account is not None:
         last |= {"cost/usd_low": account.usd.low, "cost/usd_high": account.usd.high}

@@ -20,21 +20,11 @@ from pipeline.registry.runs import MetricsSender
 from pipeline.selection.preferences import PreferenceDataset
 from pipeline.traces.erased import shared_lock
 from pipeline.traces.scope import consented
-from pipeline.training.account import typical
 from pipeline.training.launch import train
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import TrainingResult
 from pipeline.training.schedule import rows_without_consent
 from pipeline.views.iteration import training_panels
-
-RATES = {
-    "seconds/step": "seconds a step",
-    "tokens_per_s": "tokens a second",
-    "tokens_per_s_per_device": "tokens a second and device",
-    "generate_tokens_per_s": "tokens generated a second",
-    "mfu": "MFU",
-    "memory_mb": "peak memory in MB",
-}
 
 
 @loop_asset(
@@ -133,11 +123,10 @@ def _refuse_withdrawn(deployment: Deployment, plan: TrainingPlan) -> None:
 
 def _shown(result: TrainingResult, account: Ledger) -> dict[str, Any]:
     """What a person looks for: was it healthy, did it learn, where did time and money go, what is left."""
-    metrics, goodput, rates = result.metrics, result.goodput, typical(result.metrics)
+    metrics, goodput = result.metrics, result.goodput
     figures = {
         "seconds": goodput.total_s,
         "goodput": goodput.share,
-        **{label: rates[name] for name, label in RATES.items() if name in rates},
         "device hours": account.device_hours,
         "cost in USD": account.usd.high,
         "cost in USD at least": account.usd.low,

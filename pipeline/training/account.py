@@ -1,10 +1,8 @@
 """Where the time of a training went, over all its attempts: one account that sums to the time that passed. A clock that
-goes back stands still. And what a step of it took."""
+goes back stands still."""
 
 import math
-import statistics
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +12,6 @@ from pipeline.core.storage import CheckpointRef, to_json, write_atomically
 from pipeline.training.journal import TrainingEvent
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import CAUSES, Goodput, Preemption, TrainingResult
-
-RATES = {
-    "tokens_per_s": "seconds/step",
-    "tokens_per_s_per_device": "seconds/step",
-    "generate_tokens_per_s": "seconds/generate",
-    "mfu": "seconds/update",
-}
-"""Each rate, and the seconds that it is over."""
 
 
 def account(events: Sequence[TrainingEvent]) -> Goodput:
@@ -107,26 +97,3 @@ def write_result(folder: Path, result: TrainingResult) -> None:
     """Publish `result.json` in a training's folder."""
     document = record_of_iteration(folder / layout.RESULT_FILE)
     write_atomically(document.path, to_json(result, document))
-
-
-def typical(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Of a whole training's rows: seconds of an optimizer step, each rate over the time it is of, the most memory. The
-    seconds are the median batch of generation's, over its optimizer steps: one of these draws it for all of them, and a
-    row may stand for a whole batch (NeMo RL)."""
-    summary: dict[str, float] = {}
-    rows = [row for row in metrics if row.get("seconds/step", 0.0) > 0]
-    draws = any(row.get("seconds/generate") for row in rows)
-    begins = [at for at, row in enumerate(rows) if at == 0 or not draws or row.get("seconds/generate")]
-    if begins:
-        spent = [sum(row["seconds/step"] for row in rows[a:b]) for a, b in pairwise([*begins, len(rows)])]
-        numbers = [rows[at].get("step", float(at)) for at in begins]
-        updates = [after - before for before, after in pairwise(numbers)] or [float(len(rows))]
-        summary["seconds/step"] = statistics.median(
-            seconds / steps for seconds, steps in zip(spent, [*updates, updates[-1]], strict=False)
-        )
-    for name, of in RATES.items():
-        over = [(row[name], row.get(of, 0.0)) for row in metrics if math.isfinite(row.get(name, math.nan))]
-        if (seconds := sum(each for _, each in over)) > 0:
-            summary[name] = sum(rate * each for rate, each in over) / seconds
-    memory = [row["memory_mb"] for row in metrics if "memory_mb" in row]
-    return {**summary, "memory_mb": max(memory)} if memory else summary

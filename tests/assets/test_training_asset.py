@@ -112,9 +112,6 @@ def test_training_is_shown_with_health_time_and_cost(lay: Lay) -> None:
     assert "| productive |" in shown["seconds by cause"]
     assert shown["health"] == "PASS"
     assert shown["goodput"] == pytest.approx(0.6)
-    assert shown["seconds a step"] == pytest.approx(7.5)
-    assert (shown["tokens a second"], shown["peak memory in MB"]) == (100.0, 910.0)
-    assert "MFU" not in shown, "no step has measured it"
     assert shown["device hours"] == pytest.approx(4 * 85 / 3600, rel=1e-3)
     assert shown["cost in USD"] == pytest.approx(3 * 4 * 85 / 3600, rel=1e-3)
     assert "| SIGTERM | 5 | 1 |" in shown["interruptions"]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pipeline.training.account import account, interruptions, typical
+from pipeline.training.account import account, interruptions
 from pipeline.training.journal import Kind, MetricsLog, TrainingEvent, read_rows
 from pipeline.training.rates import Shape, Tokens, step_rates
 from pipeline.training.result import CAUSES, Preemption
@@ -119,17 +119,6 @@ def test_what_was_not_measured_is_absent(
 ) -> None:
     found = step_rates(tokens, seconds, PALM, 1, peak)
     assert set(found) == (set() if names is None else {"tokens_per_s", "tokens_per_s_per_device", *names})
-
-
-def test_a_steps_seconds_are_those_of_its_share_of_a_batch() -> None:
-    shared = [  # one step in four draws the batch of generation for all of them
-        {"step": float(n + 1), "seconds/step": 10.0 if n % 4 == 0 else 1.0}
-        | ({"seconds/generate": 9.0} if n % 4 == 0 else {})
-        for n in range(12)
-    ]
-    assert typical(shared)["seconds/step"] == pytest.approx(13 / 4)
-    rows_of_batches = [{"step": 4.0 * n, "seconds/step": 80.0, "seconds/generate": 40.0} for n in range(1, 4)]
-    assert typical(rows_of_batches)["seconds/step"] == pytest.approx(20)
 
 
 def test_step_that_is_computed_again_keeps_its_first_line(tmp_path: Path) -> None:
