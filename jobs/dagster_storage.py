@@ -16,7 +16,6 @@ from dagster._core.storage.sqlite_storage import DagsterSqliteStorage, SqliteSto
 from dagster._serdes import ConfigurableClassData
 
 from pipeline.core.locations import sqlite_url
-from pipeline.places.disk import socket_faults
 
 for each in (sqlite_event_log, sqlite_run_storage, sqlite_schedule_storage):  # their own fails for % and ? in a path
     vars(each)["create_db_conn_string"] = lambda base, name: sqlite_url(Path(base, f"{name}.db").absolute())
@@ -31,8 +30,6 @@ class WholeSqliteStorage(DagsterSqliteStorage):
     """Runs, events, schedules and sensors below `base_dir`, which is there only once all of its tables are."""
 
     def __init__(self, base_dir: str, inst_data: ConfigurableClassData | None = None) -> None:
-        if faults := socket_faults():  # of code servers and steps
-            raise SystemExit(faults[0])
         _begin(Path(base_dir))
         super().__init__(base_dir, inst_data)
 

@@ -12,7 +12,7 @@ import httpx2
 
 from pipeline.core.redaction import redacted
 from pipeline.places import mlflow, stores
-from pipeline.places.disk import ADAPTER_SHARE, folder_faults, model_bytes, socket_faults, space_faults
+from pipeline.places.disk import ADAPTER_SHARE, folder_faults, model_bytes, space_faults
 from pipeline.recipe import Recipe
 from pipeline.registry.runs import MlflowAddresses
 from pipeline.serving.endpoint import Endpoint, check_endpoint
@@ -51,7 +51,6 @@ def place_faults(recipe: Recipe, places: Places) -> list[str]:
     """All at once: what a server takes seconds to refuse takes them together."""
     tries: list[Callable[[], list[str]]] = [
         lambda: folder_faults(recipe.data_root, "data_root") or space_faults(recipe),
-        socket_faults,
         *(lambda each=each: source_faults(each) for each in (places.source.each() if places.source else ())),
         *(lambda each=each: _endpoint_faults(*each) for each in places.endpoints.items()),
         *(lambda each=each: _written(*each, lambda: stores.write_fault(each[1])) for each in places.stores.items()),

@@ -5,7 +5,6 @@ import errno
 import fcntl
 import os
 import shutil
-import socket
 import sqlite3
 import tempfile
 from contextlib import closing
@@ -20,8 +19,6 @@ REST_BYTES = 200 << 20
 ADAPTER_SHARE, FULL_SHARE = 0.1, 6.0
 """Of a model's bytes that a checkpoint takes with its optimiser: of an adapter, and of all weights in float32 with two
 moments, where the model is kept in 16 bits."""
-SOCKETS = "torch-shm-dir-"
-"""Begins the longest name that a library gives a folder of sockets below that of temporary files."""
 
 
 def folder_faults(root: str, field: str) -> list[str]:
@@ -50,19 +47,6 @@ def folder_faults(root: str, field: str) -> list[str]:
         why = getattr(error, "strerror", None) or str(error)
         do = "Free space" if getattr(error, "errno", 0) == errno.ENOSPC else "Point it to a local disk"
         return [f"{field}: {shown_path(root)}: a file cannot be {step} in {there} ({why}). {do}."]
-    return []
-
-
-def socket_faults() -> list[str]:
-    """Why Dagster's code servers and torch's workers could not meet below the folder of temporary files."""
-    place = tempfile.gettempdir()
-    try:
-        with tempfile.TemporaryDirectory(prefix=SOCKETS) as tried, socket.socket(socket.AF_UNIX) as made:
-            made.bind(f"{tried}/manager.sock")
-    except OSError as error:
-        return [
-            f"TMPDIR: no socket can be made in {place} ({error}). Set TMPDIR to a short path of a local disk, /tmp."
-        ]
     return []
 
 

@@ -4,7 +4,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import tempfile
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -50,14 +49,6 @@ def run(program: str, *arguments: str) -> int:
 def tables(storage: Path) -> set[str]:
     with closing(sqlite3.connect(storage / "history" / "runs" / "index.db")) as connection:
         return {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-
-
-def test_a_folder_too_long_for_sockets_is_refused_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = tmp_path / ("long" * 25)
-    place.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(place))
-    with pytest.raises(SystemExit, match=r"^[^\n]*Set TMPDIR to a short path of a local disk, /tmp\.$"):
-        dagster_storage.WholeSqliteStorage("storage")
 
 
 @pytest.mark.situation("18-odd-paths", "right")

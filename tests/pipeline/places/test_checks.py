@@ -4,7 +4,6 @@ import errno
 import hashlib
 import os
 import sqlite3
-import tempfile
 from contextlib import closing
 from datetime import date
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 
 from pipeline.demo import MODEL_DIR
 from pipeline.places.checks import Places, place_faults, source_faults
-from pipeline.places.disk import folder_faults, socket_faults
+from pipeline.places.disk import folder_faults
 from pipeline.recipe import Recipe, load
 from pipeline.recipe.formats import Paths, RowField
 from pipeline.recipe.sources import ExportSource, RowsSource, SourceSection
@@ -124,16 +123,6 @@ def test_a_mount_without_hard_links_is_named(number: int, tmp_path: Path, monkey
     (fault,) = folder_faults(str(tmp_path / "root"), "data_root")
     assert "a file cannot be linked (hard links)" in fault and fault.endswith("Point it to a local disk.")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_too_long_for_sockets_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert socket_faults() == []
-    long = tmp_path / ("x" * 90)
-    long.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(long))
-    (fault,) = socket_faults()
-    assert fault.startswith("TMPDIR: ") and fault.endswith("Set TMPDIR to a short path of a local disk, /tmp.")
-    assert list(long.iterdir()) == []
 
 
 def test_an_endpoint_is_asked_with_its_key() -> None:
