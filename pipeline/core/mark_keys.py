@@ -58,23 +58,13 @@ class MarkKeys:
 
     def _key(self, outside: Path, new: bool) -> MarkKey:
         if self.file is None:
-            if not self._given:
-                raise ValueError(
-                    "This data root was opened without the key of its marks, and a user is to be recognised. Name it "
-                    "by PREFERENCE_TUNING_MARK_KEYS or PREFERENCE_TUNING_MARK_KEY_FILE."
-                )
             return self._read(self._given)
         if self.file.resolve().is_relative_to(outside.resolve()):
             raise ValueError(
                 f"The key of marks is in {self.file}, inside the data root: whoever has a backup would have both. "
                 "Move the file, and name it by PREFERENCE_TUNING_MARK_KEY_FILE."
             )
-        if not self.file.exists():
-            if not (new and self._is_made):
-                raise ValueError(
-                    f"There is no {self.file}, and without its key no forgotten user can be recognised. "
-                    "Restore it, or name its copy by PREFERENCE_TUNING_MARK_KEY_FILE."
-                )
+        if new and self._is_made and not self.file.exists():
             self._make(self.file)
         return self._read(self.file.read_text(encoding="utf-8"))
 
@@ -86,7 +76,8 @@ class MarkKeys:
             key = b""
         if len(key) < LEAST_BYTES:
             raise ValueError(
-                f"{self.place} has to hold one key of at least {LEAST_BYTES} bytes in hexadecimal: openssl rand -hex 32"
+                f"{self.place} has to hold one key of at least {LEAST_BYTES} bytes in hexadecimal (openssl rand -hex "
+                "32), or PREFERENCE_TUNING_MARK_KEY_FILE to name its file: without it no forgotten user is recognised."
             )
         return MarkKey(key)
 
