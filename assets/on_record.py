@@ -86,9 +86,6 @@ def last_metrics(trained: TrainingResult, account: Ledger | None, measured: Eval
     if account is not None:
         last |= {"cost/usd_low": account.usd.low, "cost/usd_high": account.usd.high}
         last |= {"cost/device_hours": account.device_hours}
-        last |= {
-            f"launch/{n}": float(getattr(account, n)) for n in ("attempts", "restarts", "preemptions", "lost_steps")
-        }
     for suite in measured.measurements if measured else ():
         if compared := suite.comparison:
             gain = compared.difference

@@ -8,7 +8,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_
 
 from pipeline.core.locations import Uri
 from pipeline.recipe.compute import DnsLabel, DnsName
-from pipeline.recipe.section import Line, Operational, Section, Share
+from pipeline.recipe.section import Line, Operational, Section
 
 Percent = Annotated[int, Field(ge=0, le=50)]
 
@@ -102,7 +102,7 @@ class Rollout(Section):
     max_p99_latency_ratio: PositiveFloat = 1.1
     """Ratio of the 99th percentiles of latency, canary over champion: the canary is rolled back once more than 1% of
     its requests are proven to take longer than that."""
-    alpha: Share = 0.05
+    alpha: float = Field(default=0.05, gt=0, lt=1)
     """Level of the anytime-valid harm test over a whole stage."""
     look_every_s: Annotated[PositiveFloat, Operational] = 60.0
     """Time between two looks of a run that keeps ticking."""

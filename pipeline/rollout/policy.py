@@ -43,8 +43,6 @@ def policy_of(section: Rollout, gradable: bool = True, rated: bool = False) -> R
         raise ValueError(f"rollout.weights is {weights}. Give two or more rising percentages that end in 100.")
     if len(dwell) != len(weights) or min(dwell) < 0:
         raise ValueError(f"rollout.dwell_s is {dwell}. Give one time in seconds for each of the weights {weights}.")
-    if not 0 < section.alpha < 1:
-        raise ValueError(f"rollout.alpha is {section.alpha}. Give a level between 0 and 1, such as 0.05.")
     if section.holdback == 0 or weights[-2] >= 100 - section.holdback:
         raise ValueError(
             f"rollout.holdback is {section.holdback} and the last weight before 100 is {weights[-2]}. The last stage "

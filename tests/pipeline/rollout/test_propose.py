@@ -124,8 +124,6 @@ ROUTE = {
         {"dwell_s": ()},
         {"dwell_s": (1.0, NAN, 1.0)},
         {"dwell_s": (1.0, -1.0, 1.0)},
-        {"alpha": 0.0},
-        {"alpha": 1.0},
         {"holdback": 0},
         {"weights": (5, 95, 100)},
         {"weights": (5, 60, 100), "holdback": 40},
