@@ -40,7 +40,7 @@ def table(dataset: PreferenceDataset) -> list[dict[str, object]]:
 
 
 def evidence(rows: list[LabelledRow]) -> Evidence:
-    return measure(rows, [], UNKNOWN, SETTINGS, thumbs(by_prompt(rows), SETTINGS)[0])
+    return measure(rows, [], UNKNOWN, SETTINGS, thumbs(by_prompt(rows), SETTINGS))
 
 
 @pytest.mark.parametrize(
@@ -58,10 +58,9 @@ def evidence(rows: list[LabelledRow]) -> Evidence:
     ],
 )
 def test_a_rating_makes_a_thumb_where_it_is_clear(value: float | None, label: bool | None) -> None:
-    clear, unclear = thumbs(by_prompt([rated("a", value)]), SETTINGS)
+    clear = thumbs(by_prompt([rated("a", value)]), SETTINGS)
     assert [is_liked(thumb) for thumb in clear] == ([] if label is None else [label])
-    assert thumbs(by_prompt([rated("a", value, completion="Call [PHONE]")]), SETTINGS)[0] == []
-    assert unclear == (label is None and value is not None)
+    assert thumbs(by_prompt([rated("a", value, completion="Call [PHONE]")]), SETTINGS) == []
 
 
 @pytest.mark.parametrize(("reward", "label"), [(0.7, True), (0.49, False), (0.5, None), (0.69, None), (None, None)])

@@ -91,7 +91,7 @@ def make_plan(
     iteration, selection = identify(0, "m", model_ref(base), refs["prompts"], ""), Selection(method=method)
     rows = [row(f"{p.answer}-{reward}", reward, p.prompt, feedback=reward) for p in drawn for reward in (0.0, 1.0)]
     groups = by_prompt(rows)
-    evidence = measure(rows, paired(groups, selection), UNKNOWN, selection, thumbs(groups, selection)[0])
+    evidence = measure(rows, paired(groups, selection), UNKNOWN, selection, thumbs(groups, selection))
     evidence = evidence.model_copy(update={"winners": len(best)})
     dataset = dataset_of(store, iteration, evidence, **refs, held_out_prompts=refs["prompts"])
     methods = {"grpo": GRPO_SETTINGS, "dpo": DPO_SETTINGS, "kto": KTO_SETTINGS, "sft": SFT_SETTINGS}
