@@ -8,11 +8,12 @@ from pipeline.core.estimate import Estimate
 from pipeline.core.storage import Record
 from pipeline.recipe import Selection
 from pipeline.recipe.method import EvidenceKey
-from pipeline.recipe.methods import METHODS, Method, MethodName
+from pipeline.recipe.methods import GRPO, METHODS, Method, MethodName
 from pipeline.selection.cost import zero_variance
 from pipeline.selection.evidence import Evidence
 
 Sign = Literal[">=", "<="]
+GROUP_SIZE = GRPO().num_generations
 COUNTS: tuple[EvidenceKey, ...] = ("frontier", "pairs", "thumbs", "winners")
 """The evidence that is a number of something; the rest are shares, but for `signal`, which is an area."""
 _EXACT: tuple[EvidenceKey, ...] = ("coverage", *COUNTS)
@@ -63,13 +64,10 @@ def percentages(share: Estimate) -> str:
 
 
 def checks(
-    evidence: Evidence, thresholds: Selection, min_coverage: float, group_size: int | None = None
+    evidence: Evidence, thresholds: Selection, min_coverage: float, group_size: int = GROUP_SIZE
 ) -> tuple[EvidenceCheck, ...]:
     """Every check of the rule. `group_size`: of the groups that will be drawn, for the check of zero variance."""
-    flat, groups = evidence.zero_variance_share, "zero-variance share of the logged groups"
-    if group_size is not None:
-        flat = zero_variance(evidence, group_size)
-        groups = f"expected zero-variance share of groups of {group_size}"
+    flat, groups = zero_variance(evidence, group_size), f"expected zero-variance share of groups of {group_size}"
     verifiable, noise = evidence.verifiable_share, evidence.label_noise
     imports = evidence.noise_sources.get("imports")
     declared = ", of imports as declared" if imports is not None and not imports.noise.n else ""
@@ -154,7 +152,7 @@ class MethodDecision(Record):
 
 
 def choose(
-    evidence: Evidence, thresholds: Selection, min_coverage: float, group_size: int | None = None
+    evidence: Evidence, thresholds: Selection, min_coverage: float, group_size: int = GROUP_SIZE
 ) -> MethodDecision:
     held = checks(evidence, thresholds, min_coverage, group_size)
     failed: dict[MethodName, list[EvidenceCheck]] = {

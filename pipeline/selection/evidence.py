@@ -151,7 +151,6 @@ class Evidence(Record):
     verifiable_prompts: int
     verifiable_share: Estimate
     """Of the prompts: those whose reward can be recomputed on a fresh completion."""
-    zero_variance_share: Estimate
     """Of the groups: those whose verified outcomes, else rewards, are all equal."""
     attempts: tuple[PromptAttempts, ...]
     """Every verifiable prompt."""
@@ -213,7 +212,6 @@ def measure(
         groups=len(several),
         verifiable_prompts=tried.total(),
         verifiable_share=share(tried.total(), len(groups)),
-        zero_variance_share=share(sum(map(_constant, several)), len(several)),
         attempts=attempts,
         frontier_prompts=sum(each.prompts for each in attempts if each.frontier),
         pairs=len(pairs),
@@ -247,9 +245,3 @@ def on_frontier(right: int, of: int, attempts: int) -> bool:
 
 def _labelled(rows: Sequence[LabelledRow]) -> list[LabelledRow]:
     return [row for row in rows if row.final_reward is not None]
-
-
-def _constant(group: Sequence[LabelledRow]) -> bool:
-    verified = [row.correct for row in group if row.correct is not None]
-    values = verified if len(verified) > 1 else [row.final_reward for row in group]
-    return len(set(values)) == 1

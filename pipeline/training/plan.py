@@ -119,7 +119,7 @@ def plan_training(
     training, rewards, compute = recipe.training, recipe.rewards, recipe.compute
 
     def make() -> TrainingPlan:
-        decision = choose(dataset.evidence, recipe.selection, rewards.min_coverage, training.grpo.group_size)
+        decision = choose(dataset.evidence, recipe.selection, rewards.min_coverage, training.grpo.num_generations)
         method, data, held_out, scorers, dropped = None, None, None, None, 0
         if decision.method != "none":
             method = training.by_name()[decision.method]

@@ -1,6 +1,7 @@
 """The rule: which method for which evidence, and what its record says."""
 
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -16,7 +17,7 @@ from pipeline.selection.unpaired import ScorerEvidence
 AUTO = Selection()
 GOOD = Evidence(
     traces=5000, labelled=4800, coverage=0.96, prompts=1500, groups=1400, verifiable_prompts=1300,
-    verifiable_share=share(1300, 1500), zero_variance_share=share(560, 1400),
+    verifiable_share=share(1300, 1500),
     frontier_prompts=1000, attempts=(PromptAttempts(2, 4, 1000, True), PromptAttempts(4, 4, 300, False)),
     pairs=800, label_noise=share(90, 900),
     noise_sources={"feedback": NoiseSource(share=1.0, noise=share(90, 900))},
@@ -24,7 +25,10 @@ GOOD = Evidence(
 
 
 def decide(settings: Selection = AUTO, min_coverage: float = 0.5, **change: object) -> MethodDecision:
-    return choose(GOOD.model_copy(update=change), settings, min_coverage)
+    """`zero_variance_share`: of the groups that will be drawn."""
+    flat = change.pop("zero_variance_share", share(560, 1400))
+    with patch("pipeline.selection.choose.zero_variance", return_value=flat):
+        return choose(GOOD.model_copy(update=change), settings, min_coverage)
 
 
 UNVERIFIABLE = {"verifiable_share": share(300, 1500)}
@@ -57,9 +61,8 @@ def test_the_rule(change: dict[str, object], method: str, lacks: dict[str, str])
 
 
 def test_groups_to_be_drawn_decide_not_the_logged_ones() -> None:
-    flat = {"zero_variance_share": share(1330, 1400)}
-    assert decide(**flat).method == "dpo"
-    decision = choose(GOOD.model_copy(update=flat), AUTO, 0.5, 8)
+    assert decide(zero_variance_share=share(1330, 1400)).method == "dpo"
+    decision = choose(GOOD, AUTO, 0.5)
     assert decision.method == "grpo"
     assert "expected zero-variance share of groups of 8" in "; ".join(decision.reasons)
     assert "preference pairs" not in "; ".join(decision.reasons), "GRPO needs none"

@@ -51,7 +51,6 @@ def test_the_counts_and_shares_of_a_small_set() -> None:
     assert (found.traces, found.labelled, found.prompts, found.groups) == (13, 12, 6, 4)
     assert found.coverage == pytest.approx(12 / 13)
     assert found.verifiable_share == share(4, 6)
-    assert found.zero_variance_share == share(3, 4)
     assert found.frontier_prompts == 2
     assert [tuple(each) for each in found.attempts] == [
         (0, 1, 1, True), (0, 3, 1, False), (1, 3, 1, True), (3, 3, 1, False),

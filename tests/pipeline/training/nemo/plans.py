@@ -45,7 +45,7 @@ def make_plan(
     training = Training.model_validate({**SECTIONS, "engine": "nemo_rl", **sections})
     return TrainingPlan(
         iteration="a",
-        decision=choose(evidence, selection, 0.0, {}),
+        decision=choose(evidence, selection, 0.0),
         base=model_ref(MODEL_DIR),
         data=table(root / "data.parquet", rows or prompts(24)),
         held_out=table(root / "held_out.parquet", prompts(6)),
