@@ -8,7 +8,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Timer
 
@@ -45,10 +45,6 @@ Pairs = dict[str, list[tuple[str, str, str]]]
 """Probe to prompt, answer and twin."""
 
 
-class _NotTrained(Exception):
-    """The thumbs that the model can read do not suffice."""
-
-
 def train_reward_model(context: IterationContext, trainable: Trainable) -> RewardModelReport:
     """Train and publish the iteration's reward model once, or the reason why there is none.
 
@@ -80,12 +76,9 @@ def _make(context: IterationContext, settings: RewardModelSettings, trainable: T
     context.log(f"reward model: {len(thumbs):,} thumbs of {len(parts):,} users, trained from {base.digest[:12]}")
     name = iteration.path(layout.REWARD_MODEL_FOLDER)
     shutil.rmtree(store.path(name), ignore_errors=True)  # of an attempt that was killed before its record
-    outcome = RewardModelOutcome()
-    with suppress(_NotTrained), store.staged(name) as staging:
+    with store.staged(name) as staging:
         job = RewardModelJob(base=base.uri, target=str(staging / "model"), rows=tuple(rows), settings=settings)
         outcome = _train(context, job)
-        if outcome.not_trained:
-            raise _NotTrained  # nothing is published
     unusable = {UNUSABLE.get(reason, reason): n for reason, n in sorted(outcome.unusable.items())}
     counts = counts.model_copy(update={"left_out": {**counts.left_out, **unusable}})
     report = report.model_copy(update={"counts": counts})
