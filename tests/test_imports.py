@@ -19,12 +19,15 @@ from pipeline.core.storage import DatasetRef
 from pipeline.demo.task import mistaken_solution, problems
 from pipeline.selection.preferences import PreferenceDataset
 from pipeline.training.plan import TrainingPlan
-from tests.loop import deployment, instance
+from tests.loop import deployment, undrawn
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("forking")]
 
 DECLARED = "licence: MIT, consent: true, day: 2026-01-05"
-SMALL = ("training.dpo.steps=4", "training.dpo.batch_size=16", "training.sft.steps=4")
+SMALL = (
+    "training.dpo.steps=4", "training.dpo.batch_size=16", "training.sft.steps=4",
+    "evaluation.suites.0.items=60", "evaluation.max_standard_error=0.2",
+)  # fmt: skip
 
 
 def write_ultrafeedback(path: Path, count: int) -> Path:
@@ -49,7 +52,7 @@ def write_fine_tuning_file(path: Path, count: int) -> Path:
 def run(folder: Path, *overrides: str) -> tuple[PreferenceDataset, TrainingPlan]:
     """What was selected and planned; it was trained and got a verdict."""
     settings = deployment(folder / "data", [*SMALL, *overrides])
-    with instance(folder / "dagster") as home:
+    with undrawn(), dg.DagsterInstance.ephemeral() as home:
         resources = {"deployment": settings, "io_manager": records}
         result = dg.materialize(ASSETS[:9], instance=home, resources=resources)
         verdict = result.output_for_node("gate_verdict")
@@ -74,6 +77,7 @@ def test_published_ratings_are_dpo_on_day_one(tmp_path: Path) -> None:
     assert dataset.pairs.rows + dataset.held_out_unverified.rows == 300
 
 
+@pytest.mark.variant
 def test_a_fine_tuning_file_is_sft_on_day_one(tmp_path: Path) -> None:
     path = write_fine_tuning_file(tmp_path / "train.jsonl", 300)
     source = f"{{kind: demonstrations, uri: {path}, preset: openai_finetune_sft, {DECLARED}}}"
