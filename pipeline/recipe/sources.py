@@ -2,7 +2,7 @@
 
 import re
 from datetime import date
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
@@ -56,36 +56,31 @@ class ExportSource(Section):
     """Directory or bucket prefix above these files or folders: a local path, or `s3://bucket/prefix`."""
 
 
-class LangfuseApiSource(Section):
+class DailySource(Section):
+    since: date
+    """The first day (UTC) that is read. A day is read again on each run until it is three days old."""
+    until: date | None = None
+    """The last day that is read; null: today."""
+
+
+class LangfuseApiSource(DailySource):
     """Generations and scores of a project, by the public API of Langfuse 4. The connection is in the environment:
     LANGFUSE_BASE_URL, LANGFUSE_PUBLIC_KEY, LANGFUSE_SECRET_KEY."""
 
     kind: Literal["langfuse_api"] = "langfuse_api"
-    since: date
-    """The first day (UTC) that is read."""
-    until: date | None = None
-    """The last day that is read; null: today."""
-    settled_after_days: ClassVar[int] = 3
-    """Days for which a day is read again on each run. What comes later, or is changed later, is not seen."""
     environments: tuple[str, ...] = ()
     """Langfuse environments that are read; empty: all."""
     whole_metadata: tuple[str, ...] = ("expected_answer",)
     """Keys of metadata whose values are read whole: of others the API gives the first 200 characters."""
 
 
-class MlflowSource(Section):
+class MlflowSource(DailySource):
     """Traces and assessments of an MLflow tracking server. Its address is in the environment: MLFLOW_TRACES_URI, or
     else MLFLOW_TRACKING_URI."""
 
     kind: Literal["mlflow"] = "mlflow"
     experiments: Annotated[tuple[str, ...], Field(min_length=1)]
     """Names of the experiments that are read."""
-    since: date
-    """The first day (UTC) that is read."""
-    until: date | None = None
-    """The last day that is read; null: today."""
-    settled_after_days: ClassVar[int] = 3
-    """Days for which a day is read again on each run. What comes later, or is changed later, is not seen."""
 
 
 class DeclaredSource(Section):
@@ -141,11 +136,9 @@ class RowsSource(Section):
     """A SELECT whose rows are read, instead of files. The connection is in the environment: TRACES_DATABASE_URL, an
     address of SQLAlchemy (PostgreSQL, MySQL, SQLite)."""
     since: date | None = None
-    """Of a query: the first day (UTC) that is read."""
+    """Of a query: the first day (UTC) that is read. A day is read again on each run until it is three days old."""
     until: date | None = None
     """Of a query: the last day that is read; null: today."""
-    settled_after_days: ClassVar[int] = 3
-    """Days for which a day of a query is read again on each run. What comes later is not seen."""
     preset: str | None = None
     """A known log (docs/formats.md), which names the fields; `fields` add to them and replace them."""
     fields: dict[RowField, Paths] = Field(default={})

@@ -61,6 +61,14 @@ def parse(value: Any, role: str) -> Chat:
     return reader.chat
 
 
+def request(prompt: Any, system: Any, tools: Any) -> Chat:
+    """The prompt of a request whose system message and tools may stand beside it."""
+    asked = parse(prompt, "user")
+    asked = joined(parse(system, "system"), asked) if system else asked
+    asked.tools = asked.tools or normal_tools(decoded(tools))
+    return asked
+
+
 def torn(chat: Chat) -> bool:
     """Whether a prompt holds a tool's result without the call that it answers: a part of it was not recorded."""
     called = False

@@ -5,12 +5,14 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from typing import TypeVar
 
-from pipeline.recipe.sources import LangfuseApiSource, MlflowSource, RowsSource
+from pipeline.recipe.sources import DailySource, RowsSource
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows
 from pipeline.traces.sources.protocol import BLOCK, Digest, Holds, SourcePart, named_day
 
 Row = TypeVar("Row")
+SETTLED_AFTER_DAYS = 3
+"""What comes later, or is changed later, is not seen."""
 
 
 class ServerAway(ValueError):
@@ -24,7 +26,7 @@ def day_range(part: SourcePart) -> tuple[datetime, datetime]:
 
 
 def daily_parts(
-    section: LangfuseApiSource | MlflowSource | RowsSource, folder: str, identity: str, holds: Holds = "calls"
+    section: DailySource | RowsSource, folder: str, identity: str, holds: Holds = "calls"
 ) -> Iterator[SourcePart]:
     """A part for each day from `since` to `until`, or today. `identity`: of what is asked for.
 
@@ -33,7 +35,7 @@ def daily_parts(
     now = datetime.now(UTC)
     day = section.since
     while day and day <= min(section.until or now.date(), now.date()):
-        settled = (now.date() - day).days > section.settled_after_days
+        settled = (now.date() - day).days > SETTLED_AFTER_DAYS
         state = "settled" if settled else now.isoformat()
         yield SourcePart(f"{folder}/{day.isoformat()}", f"{identity} {state}", 0, holds)
         day += timedelta(days=1)

@@ -19,7 +19,6 @@ from pipeline.traces.sources import chat
 from pipeline.traces.sources.fields import metadata_of, put, said
 from pipeline.traces.sources.files import Files
 from pipeline.traces.sources.lines import refusal
-from pipeline.traces.sources.parts import normal_tools
 from pipeline.traces.sources.protocol import Digest, SourcePart
 from pipeline.traces.sources.rows import FINE
 from pipeline.traces.sources.shapes import at, decoded, first, last_key, list_of
@@ -106,13 +105,10 @@ class ImportedFiles:
         return said(trace, asked, answered)
 
     def _asked(self, row: Row) -> chat.Chat:
-        prompt, more, system = (self._value(row, name) for name in ("prompt", "input", "system"))
+        prompt, more = self._value(row, "prompt"), self._value(row, "input")
         if isinstance(prompt, str) and isinstance(more, str):
             prompt = f"{prompt}\n\n{more}"
-        asked = chat.parse(self._turns(prompt), "user")
-        asked = chat.joined(chat.parse(system, "system"), asked) if system else asked
-        asked.tools = asked.tools or normal_tools(decoded(self._value(row, "tools")))
-        return asked
+        return chat.request(self._turns(prompt), self._value(row, "system"), self._value(row, "tools"))
 
     def _chats(self, asked: chat.Chat, answer: Any) -> tuple[chat.Chat, chat.Chat]:
         """The prompt and the answer; an answer that is a whole conversation brings its prompt."""

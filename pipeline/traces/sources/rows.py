@@ -16,7 +16,6 @@ from pipeline.traces.rows import Rejection, Rows, Score, Trace
 from pipeline.traces.sources import chat, fields
 from pipeline.traces.sources.files import Files
 from pipeline.traces.sources.lines import refusal
-from pipeline.traces.sources.parts import normal_tools
 from pipeline.traces.sources.protocol import Digest, SourcePart
 from pipeline.traces.sources.shapes import NOTHING, decoded, first, last_key, list_of, object_of, words
 from pipeline.traces.sources.tables import FORMATS, records
@@ -79,11 +78,8 @@ class RowMapping:
             name=_text(self.value(row, "name")),
             metadata=fields.metadata_text(self._metadata(row)),
         )
-        asked, answered = chat.parse(self.value(row, "prompt"), "user"), chat.of_output(self.value(row, "completion"))
-        if system := self.value(row, "system"):
-            asked = chat.joined(chat.parse(system, "system"), asked)
-        asked.tools = asked.tools or normal_tools(decoded(self.value(row, "tools")))
-        return fields.said(trace, asked, answered, failed=self._failed(row))
+        asked = chat.request(*(self.value(row, name) for name in ("prompt", "system", "tools")))
+        return fields.said(trace, asked, chat.of_output(self.value(row, "completion")), failed=self._failed(row))
 
     def _moment(self, dated: Any) -> datetime:
         if dated is not None:
