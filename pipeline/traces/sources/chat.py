@@ -22,6 +22,7 @@ from pipeline.traces.sources.parts import (
     undotted,
 )
 from pipeline.traces.sources.shapes import NOTHING, Json, Unreadable, decoded, list_of, object_of, unreadable, value_of
+from pipeline.traces.sources.streams import response_of
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "human": "user", "gpt": "assistant"} | {
     "assistant": "assistant", "ai": "assistant", "model": "assistant", "tool": "tool", "function": "tool"}  # fmt: skip
@@ -31,6 +32,9 @@ KINDS = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool",
     f"{name}Message{chunk}": role for name, role in _CLASSES.items() for chunk in ("", "Chunk")
 }
 """LangChain and AutoGen name a message's role in `type`, or in the name of its class."""
+
+_ENDED = (("finish_reason", "message"), ("finish_reason", "text"), ("stop_reason", "content"))
+"""What a choice of OpenAI's and a message of Anthropic's always state once they have ended, and their text."""
 
 Turn = dict[str, Any]
 """A message whose tool calls are still a list."""
@@ -124,7 +128,10 @@ def _settled(turn: Turn) -> Message:
 
 def of_output(value: Any) -> Chat:
     """An output whose several messages, if it has them, are choices or pieces."""
-    items = list_of(decoded(value))
+    logged = decoded(value)
+    if (response := response_of(logged)) is not logged:
+        return parse(response, "assistant")
+    items = list_of(logged)
     if len(items) > 1 and all(object_of(item).get("role") == "assistant" for item in items):
         return served(items)
     return parse(value, "assistant")
@@ -328,6 +335,8 @@ class _Reader:
             reason = value.get("status")  # of an item of OpenAI's responses
         if isinstance(reason, str) and reason:
             self.chat.finish_reason = reason.rpartition(".")[2]  # FinishReason.STOP
+        elif any(key in value and value[key] is None and kept in value for key, kept in _ENDED):
+            self.chat.finish_reason = "unfinished"
 
 
 def _calls_of(value: Json) -> list[Any]:
