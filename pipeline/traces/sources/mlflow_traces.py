@@ -102,7 +102,11 @@ def _add(block: Rows, trace: Any, line: int) -> int:
     if not spans:
         line += 1
         block.rejected.append(Rejection(line, Reason.NO_CONTENT, str(info.trace_id), day_of(info.request_time)))
-    block.scores += [score for each in info.assessments if (score := _score(str(info.trace_id), each)) is not None]
+    # A score of the span above all calls is the trace's.
+    above = {str(span.span_id) for span in spans if span.parent_id is None and span.span_type not in MODEL_CALLS}
+    for score in filter(None, (_score(str(info.trace_id), each) for each in info.assessments)):
+        score.observation_id = None if score.observation_id in above else score.observation_id
+        block.scores.append(score)
     for span in spans:
         line += 1
         try:

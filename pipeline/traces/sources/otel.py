@@ -102,9 +102,11 @@ class Calls:
                 return
             span = msgspec.convert(received.record, otlp.Span)
             trace_id, day = span.trace_id, _moment(otlp.nanoseconds(span.start_time_unix_nano)).date().isoformat()
-            rows.scores += otlp.of_span(span, place)
+            rows.scores += (scores := otlp.of_span(span, place))
             span_attributes = _attributes(span)
             if not genai.is_call(span_attributes):
+                for score in scores if not span.parent_span_id else ():  # those of the root are the trace's
+                    score.observation_id = None
                 own = [pair for pair in span.attributes if isinstance(pair, dict) and pair.get("key") in _OF_AGENT]
                 self._agents.update({span.span_id: own} if own else {})
                 rows.rejected.append(Rejection(place, Reason.NOT_GENERATION, trace_id, day))

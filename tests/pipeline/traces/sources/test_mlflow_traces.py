@@ -72,7 +72,8 @@ def test_a_trace_is_read_with_its_assessments(server: str, client: Any, store: S
     usage = {"mlflow.chat.tokenUsage": {"input_tokens": 7, "output_tokens": 3, "total_tokens": 10}}
     id = log_call(client, experiment, 1, attributes=usage)
     human, judge = (AssessmentSource(source_type=kind, source_id="x") for kind in ("HUMAN", "LLM_JUDGE"))
-    mlflow.log_feedback(trace_id=id, name="thumb", value=True, source=human)
+    above = client.get_trace(id).data.spans[0].span_id
+    mlflow.log_feedback(trace_id=id, span_id=above, name="thumb", value=True, source=human)
     mlflow.log_feedback(trace_id=id, name="stars", value=4, source=human)
     mlflow.log_feedback(trace_id=id, name="leaks", value=True)
     mlflow.log_feedback(trace_id=id, name="tone", value="good", source=human)
