@@ -5,8 +5,10 @@ which is not edited. A score or a feedback is of the owner of its trace, where t
 import hashlib
 import json
 import secrets
+from collections import Counter
 from collections.abc import Collection, Iterator
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -187,10 +189,11 @@ def in_source(store: Store, person: Person, address: Address | None) -> Remainin
 
 
 def _of_part(source: Source, part: SourcePart, person: Person) -> Iterator[str]:
+    traces = chain.from_iterable(block.traces for block in source.rows(part, hashlib.sha256()))
     try:
-        rows = sum(person.owns(each.user_id) for block in source.rows(part, hashlib.sha256()) for each in block.traces)
+        lines = [each.line for each in traces if person.owns(each.user_id)]
     except (ValueError, OSError) as error:
         yield f"{part.name}: not read ({error})"
         return
-    if rows:
-        yield f"{part.name}: {rows} rows"
+    files = Counter(part.files[line - 1].name if part.files else part.name for line in lines)
+    yield from (f"{name}: {rows} rows" for name, rows in files.items())

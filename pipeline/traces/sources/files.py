@@ -1,7 +1,7 @@
 """Source files, listed and read as decompressed bytes through fsspec: a local folder and s3:// are one. A file that
 breaks off, changes or vanishes gives what came before, then raises `Broken`."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
 from typing import Any
@@ -23,6 +23,7 @@ class Files:
         self.label = uri
         options: dict[str, Any] = {"default_block_size": 4 << 20} if is_bucket(uri) else {}
         self._fs, self._root = opened(uri, **options)
+        self._fetched = dict[str, Any]()
 
     def parts(self, folder: str = "", *, holds: Holds = "calls", suffixes: tuple[str, ...] = LINES) -> list[SourcePart]:
         """Files of these formats below `folder`, in name order, without hidden ones and folders. Raises ValueError when
@@ -71,9 +72,19 @@ class Files:
         with _reading(f"{self.label}: {part.name}"), self._fs.open(self._path(part), "rb") as stream:
             yield stream
 
+    def fetch(self, parts: Sequence[SourcePart]) -> None:
+        """Get small files at once, which `stored` then gives. One that changed since it was listed has another version
+        at the next listing; one that cannot be had is asked for again."""
+        with _reading(self.label):
+            self._fetched = self._fs.cat([self._path(part) for part in parts], on_error="return")
+
     def stored(self, part: SourcePart, digest: Digest) -> Iterator[bytes]:
         """The bytes as they are stored. Raises Broken when they are not those that were listed."""
         path = self._path(part)
+        if isinstance(content := self._fetched.pop(path, None), bytes):
+            digest.update(content)
+            yield content
+            return
         try:
             with self._fs.open(path, "rb") as stream:
                 while chunk := stream.read(CHUNK):

@@ -46,6 +46,8 @@ class SourcePart(NamedTuple):
     """Bytes as stored (0 where unknown)."""
     holds: Holds = "calls"
     """Scores are read first, and joined to the calls."""
+    files: tuple["SourcePart", ...] = ()
+    """The small files that it is made of, where it is no file itself. A row's line is then the place of its file."""
 
 
 def check_size(inflated: int, stored: int) -> None:

@@ -18,7 +18,7 @@ from pipeline.traces.sources.files import Files
 from pipeline.traces.sources.lines import refusal
 from pipeline.traces.sources.protocol import Digest, SourcePart
 from pipeline.traces.sources.shapes import NOTHING, decoded, first, last_key, list_of, object_of, words
-from pipeline.traces.sources.tables import FORMATS, records
+from pipeline.traces.sources.tables import FORMATS, bundled, records
 
 MODEL = "unknown"
 """Of a row that does not say who answered."""
@@ -117,14 +117,14 @@ class RowMapping:
 
 
 class RowFiles:
-    """A row's line is its line or its place in its file."""
+    """A row's line is its line or its place in its file, or in a part of small files the place of that."""
 
     def __init__(self, uri: str, section: RowsSource) -> None:
         self.label = uri
         self._files, self._requests, self._mapping = Files(uri), section.requests, RowMapping(section)
 
     def parts(self) -> list[SourcePart]:
-        parts = self._files.parts(suffixes=FORMATS)
+        parts = bundled(self._files.parts(suffixes=FORMATS))
         if not parts:
             raise ValueError(f"{self.label} holds no {', '.join(FORMATS)}. Point traces.source.uri to the files.")
         if self._requests is None:

@@ -10,12 +10,14 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
+from pipeline.core.storage import digest_json
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection
 from pipeline.traces.sources.files import CHUNK, LINES, Files
 from pipeline.traces.sources.lines import LineBatch, blocks, elements, refusal
-from pipeline.traces.sources.protocol import BLOCK, MAX_LINE, Broken, Digest, SourcePart, check_size
+from pipeline.traces.sources.protocol import BLOCK, MAX_LINE, Broken, Digest, SourcePart, check_size, named_day
 from pipeline.traces.sources.shapes import plain, steps
 
 MAX_ROWS = 4_096
@@ -111,18 +113,53 @@ JSON, CSV, PARQUET = ".json", ".csv", ".parquet"
 FORMATS = (*LINES, JSON, CSV, PARQUET)
 CELL = 64
 """Bytes of a cell besides its text."""
+SMALL, MANY, BUNDLE = 1 << 18, 100, 1_000
+"""Bytes of a small file; how many of them in a folder are made parts of so many files."""
+AT_ONCE = (16, 128)
+"""Small files that are fetched at once: at first, and later."""
 
 _object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def records(files: Files, part: SourcePart, digest: Digest, paths: Sequence[str]) -> Iterator[RecordBatch]:
     """The file's rows. Of Parquet only the columns in which `paths` begin are read."""
+    if part.files:
+        return _of_files(files, part, digest, paths)
     name = part.name.removesuffix(".gz")
     if name.endswith(PARQUET):
         return parquet_records(files, part, digest, {*paths, *(str(steps(path)[0]) for path in paths)})
     if name.endswith(CSV):
         return _csv(files.chunks(part, digest))
     return map(_json, (elements if name.endswith(JSON) else blocks)(files.chunks(part, digest)))
+
+
+def bundled(parts: Sequence[SourcePart]) -> list[SourcePart]:
+    """Parts of BUNDLE files each in the place of the small ones, in folders that have MANY: some logs write a file for
+    each call. A file that is added to a folder leaves the parts before it as they are."""
+    folders, bundles = dict[str, list[SourcePart]](), list[SourcePart]()
+    for part in parts:
+        folders.setdefault(part.name.rpartition("/")[0] if part.size <= SMALL else part.name, []).append(part)
+    for folder, some in folders.items():
+        for first in range(0, len(some), BUNDLE) if len(some) >= MANY else ():
+            own = tuple(some[first : first + BUNDLE])
+            name, version = f"{folder}/files from {first + 1}".lstrip("/"), digest_json([each[:2] for each in own])[:16]
+            bundles.append(SourcePart(name, version, sum(each.size for each in own), files=own))
+        bundles += some if len(some) < MANY else ()
+    return sorted(bundles)
+
+
+def _of_files(files: Files, part: SourcePart, digest: Digest, paths: Sequence[str]) -> Iterator[RecordBatch]:
+    first, size = 0, AT_ONCE[0]
+    while some := part.files[first : first + size]:
+        files.fetch(some)
+        read = RecordBatch([], [])
+        for place, file in enumerate(some, first + 1):
+            for batch in records(files, file, digest, paths):
+                read.records.extend((place, record) for _, record in batch.records)
+                for each in batch.rejected:
+                    read.rejected.append(replace(each, line=place, day=each.day or named_day(file.name)))
+        yield read
+        first, size = first + size, min(2 * size, AT_ONCE[1])
 
 
 def first_records(files: Files, part: SourcePart, most: int) -> list[dict[str, Any]]:

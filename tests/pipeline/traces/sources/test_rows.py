@@ -280,3 +280,20 @@ def test_other_rows_are_no_calls(tmp_path: Path) -> None:
     result = rows_of(lines(tmp_path / "a.jsonl", *rows), only={"type": "^LLM$", "meta.kind": "7|^$"})
     assert [trace.line for trace in result.traces] == [1, 4]
     assert reasons(result) == ["not_generation:2:None", "not_generation:3:None"]
+
+
+def test_many_small_files_of_a_folder_are_one_part(tmp_path: Path) -> None:
+    for n in range(150):
+        (tmp_path / f"{n:03}.json").write_text(json.dumps({"q": "Hi", "a": "Yes", "at": AT, "id": f"r{n}"}))
+    (tmp_path / "003.json").write_text("{")
+    (tmp_path / "2026-01-05.json").write_text(" ")
+    lines(tmp_path / "large.jsonl", *[{"q": "x" * 100}] * 2_500)
+    source = RowFiles(str(tmp_path), section(tmp_path, {"id": "id"}))
+    part, large = source.parts()
+    assert (large.name, part.name, len(part.files)) == ("large.jsonl", "files from 1", 151)
+    (tmp_path / "149.json").unlink()
+    result = read(source, part)
+    assert [(trace.trace_id, trace.line) for trace in result.traces[2:4]] == [("r2", 3), ("r4", 5)]
+    assert reasons(result) == ["malformed:4:None", "truncated_file:150:None", "truncated_file:151:2026-01-05"]
+    (tmp_path / "999.json").write_text("{}")
+    assert source.parts()[0].version != part.version
