@@ -22,12 +22,14 @@ from jobs.screen import GREEN, RED, YELLOW, named, paint, terminal_width
 from pipeline.recipe.formats import formats
 from pipeline.recipe.traces import Traces
 from pipeline.traces.batch import BatchBuilder
-from pipeline.traces.detect import ROWS, UNKNOWN, Folder, look
+from pipeline.traces.detect import FILES, ROWS, UNKNOWN, Folder, look
 from pipeline.traces.gates import GATES, GateRules, check
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows
+from pipeline.traces.sources.imports import REWARD_KEY
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import address_of
+from pipeline.traces.sources.tables import SMALL
 
 EPOCH = date(1970, 1, 1)
 """Stands in for the day of rows without a time, while they are counted."""
@@ -42,7 +44,8 @@ LACKING = {
     "time": "`day` dates all of them. Retention counts from it, and after a promotion only newer rows count.",
     "consent": "A row without a yes is not trained on. traces.consent_key names the key of metadata that says it; "
     "`consent: true` declares it for all rows.",
-    "user": "Such a row cannot be forgotten by its user, and no cap on a user's share holds for it.",
+    "user": "Such a row cannot be forgotten by its user, and no cap on a user's share holds for it. "
+    "Where rows have one, give its key: fields: {user: KEY}.",
 }
 """What rows without it mean."""
 
@@ -129,7 +132,8 @@ def _about(folder: Folder, fault: str, counts: RowCounts | None) -> Iterator[tup
     else:
         keys = next((each.keys for each in folder.looks if each.keys), ())
         has = f"its rows have {', '.join(keys[:12])}" if keys else "it holds no rows"
-        yield "format", f"unknown: {has}. Say where a row has what: kind: rows with fields (docs/traces.md)", RED
+        kinds = "kind: rows for logged calls (docs/traces.md), pairs or demonstrations for others (docs/imports.md)"
+        yield "format", f"unknown: {has}. Say in fields where a row has what: {kinds}", RED
     for text in filter(None, (fault, known.note if known else "")):
         yield "", text, ""
     if folder.files > 1:
@@ -178,17 +182,21 @@ def count(section: Mapping[str, Any]) -> RowCounts:
     source, rules = open_source(address_of(settings, section["uri"])), GateRules(settings, datetime.now(UTC))
     gates = [each for each in GATES if each[0] is not Reason.CONSENT]
     rows, rejected = list[tuple[dict[str, Any], Reason | None]](), list[Rejection]()
-    for part in [part for part in source.parts() if part.holds == "calls"][:PARTS]:
+    parts = [part for part in source.parts() if part.holds == "calls"]
+    spread = FILES if all(part.files or part.size <= SMALL for part in parts) else PARTS
+    chosen = parts[:: max(1, -(-len(parts) // spread))]
+    most = min(ROWS, -(-PARTS * ROWS // max(1, len(chosen))))
+    for part in chosen:
         first = Rows()
         for some in source.rows(part, sha256()):
             first.traces += some.traces
             first.rejected += some.rejected
-            if len(first.traces) + len(first.rejected) >= ROWS:
+            if len(first.traces) + len(first.rejected) >= most:
                 break
-        batch, unfit = BatchBuilder(settings, part.name).batch(first.traces[:ROWS])
+        batch, unfit = BatchBuilder(settings, part.name).batch(first.traces[:most])
         masked, verdicts = check(batch, rules, gates)
         rows += zip(masked.to_pylist(), verdicts, strict=True)
-        rejected += [*first.rejected[:ROWS], *unfit]
+        rejected += [*first.rejected[:most], *unfit]
     reasons = [*(each.reason for each in rejected), *(reason for _, reason in rows if reason)]
     kept = [row for row, reason in rows if reason is None]
     start = datetime.combine(EPOCH, time(), UTC)
@@ -202,7 +210,7 @@ def count(section: Mapping[str, Any]) -> RowCounts:
             "user": sum(row["user_id"] is None for row, _ in rows),
         },
         detail=next((each.detail for each in rejected if each.detail), ""),
-        shown=tuple((_short(row["messages"][-1]["content"]), _short(row["completion"])) for row in kept[:SHOWN]),
+        shown=tuple((_short(row["messages"][-1]["content"]), _answer(row)) for row in kept[:SHOWN]),
     )
 
 
@@ -214,6 +222,12 @@ def _counted(counts: RowCounts) -> Iterator[tuple[str, str, str]]:
     for what, times in counts.without.items():
         if times:
             yield f"without {what}", f"{times} of {counts.rows}. {LACKING[what]}", YELLOW
+
+
+def _answer(row: Mapping[str, Any]) -> str:
+    """In short, with the reward of an imported one."""
+    reward = json.loads(row["metadata"]).get(REWARD_KEY)
+    return _short(row["completion"]) + ("" if reward is None else f" (reward {reward:g})")
 
 
 def _short(text: str | None) -> str:

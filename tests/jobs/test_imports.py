@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
 import yaml
 
@@ -65,6 +66,17 @@ def test_known_rows_are_counted_shown_and_written(capsys: pytest.CaptureFixture[
     )
 
 
+def test_a_bucket_with_an_object_for_each_call_is_sampled(capsys: pytest.CaptureFixture[str], bucket: str) -> None:
+    client = boto3.client("s3")
+    for n in range(150):
+        metadata = {} if n % 2 else call(n)["metadata"]
+        body = json.dumps(call(n, metadata=metadata)).encode()
+        client.put_object(Bucket=bucket, Key=f"logs/2026-01-05/time-10-00-{n:03}_chatcmpl-{n}.json", Body=body)
+    code, text = told(capsys, f"s3://{bucket}/logs")
+    assert code == 0 and "files 19 of 150 were looked at" in text
+    assert "of the first 100, 100 can be learned from" in text and "without consent 50 of 100." in text
+
+
 def test_a_batch_is_joined_to_its_requests(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     answer = {"id": "b", "custom_id": "r1", "response": {"status_code": 200, "body": {**ANSWER, "created": 1767607200}}}
     write(tmp_path / "output.jsonl", answer)
@@ -110,6 +122,17 @@ def test_a_wrong_command_ends_with_2(words: list[str], capsys: pytest.CaptureFix
     except SystemExit as ended:
         code = ended.code
     assert code == 2 and capsys.readouterr().err
+
+
+def test_what_annotators_rated_is_shown(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    task = {"id": 1, "data": {"prompt": "Is B2 in stock?", "response": "Yes."}}
+    result = [{"type": "rating", "value": {"rating": 2}}]
+    (tmp_path / "ratings.json").write_text(json.dumps([{**task, "annotations": [{"result": result}]}]))
+    code, text = told(capsys, tmp_path / "ratings.json")
+    assert code == 0 and "preset: label_studio_rating" in text and "Is B2 in stock? -> Yes. (reward 0.25)" in text
+    (tmp_path / "labels.json").write_text(json.dumps([{**task, "annotations": [{"result": [{"value": {}}]}]}]))
+    code, text = told(capsys, tmp_path / "labels.json")
+    assert code == 1 and "unknown: its rows have id, data, annotations. Say in fields where a row has what" in text
 
 
 def test_mixed_folders_are_taken_apart(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
