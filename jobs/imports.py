@@ -140,23 +140,17 @@ def _about(folder: Folder, fault: str, counts: RowCounts | None) -> Iterator[tup
         yield "files", f"{len(folder.looks)} of {folder.files:,} were looked at", ""
     for each in folder.others:
         yield "other format", f"{each.name}: {each.format}", YELLOW
-    for each in folder.looks:
-        if each.format == folder.format != UNKNOWN and each.matching < each.rows:
-            yield "other rows", f"{each.name}: {each.rows - each.matching} of {each.rows}", YELLOW
 
 
 def section_of(name: str, uri: str) -> dict[str, Any]:
     """The section that reads a format. What a person has to say is null."""
     known = formats()[name]
-    declared: dict[str, Any] = dict.fromkeys(("licence", "consent", "day"))
-    match known.kind:
-        case "langfuse_export" | "otel":
-            return {"kind": known.kind, "uri": uri}
-        case "prompts":
-            return {"kind": known.kind, "uri": uri, **({"fields": known.fields} if known.fields else {}), **declared}
-        case _:
-            requests = {"requests": None} if "key" in known.fields else {}
-            return {"kind": known.kind, "preset": name, "uri": uri, **requests, **declared}
+    if known.kind in ("langfuse_export", "otel"):
+        return {"kind": known.kind, "uri": uri}
+    preset = {"kind": known.kind} if known.kind == "prompts" else {"kind": known.kind, "preset": name}
+    fields = {"fields": known.fields} if known.kind == "prompts" and known.fields else {}
+    requests = {"requests": None} if "key" in known.fields else {}
+    return {**preset, "uri": uri, **fields, **requests, **dict.fromkeys(("licence", "consent", "day"))}
 
 
 def place_of(uri: str, folder: Folder) -> str:

@@ -59,11 +59,8 @@ LACKS = {
 def export(folder: Path, recipe: Path) -> int:
     """Write the recipe and its suite, and print what was made of what; 1 where something was left out. Raises
     ValueError where the files make no recipe."""
-    job, files, root = (
-        job_of(folder),
-        [read_file(path) for path in sorted(folder.glob("*.jsonl"))],
-        Path("data") / recipe.stem,
-    )
+    job, root = job_of(folder), Path("data") / recipe.stem
+    files = [read_file(path) for path in sorted(folder.glob("*.jsonl"))]
     training, validation = _roles(folder, [each for each in files if each.rows], job)
     if there := [path for path in (recipe, root / "suite.jsonl") if path.exists()]:
         raise ValueError(f"{there[0]} is there already. Name another recipe: --write RECIPE")
@@ -75,15 +72,12 @@ def export(folder: Path, recipe: Path) -> int:
     lines = (f"{json.dumps(item, ensure_ascii=False)}\n" for item in suite.items)
     (root / "suite.jsonl").write_text("".join(lines), encoding="utf-8")
     recipe.write_text(text, encoding="utf-8")
-    print(f"training    {training.path}: {len(training.rows):,} rows for {TRAINED_BY[training.format].method}")
-    if validation:
-        print(f"suite       {validation.path}: {len(suite.items):,} items, check {suite.check}")
-    for line in _metrics(folder):
-        print(f"metrics     {line}")
     faults = [*(fault for each in files for fault in each.faults), *unmapped]
     faults += [f"{validation.path.name}, {fault}" for fault in suite.faults] if validation else ["no validation file"]
-    for fault in faults:
-        print(f"left out    {fault}")
+    told = [("training", f"{training.path}: {len(training.rows):,} rows for {TRAINED_BY[training.format].method}")]
+    told += [("suite", f"{validation.path}: {len(suite.items):,} items, check {suite.check}")] if validation else []
+    told += [("metrics", line) for line in _metrics(folder)] + [("left out", fault) for fault in faults]
+    print(*(f"{name:<11} {text}" for name, text in told), sep="\n")
     print(f"{recipe} is written. Say what is marked CHANGE or null in it, then: pt validate {recipe}")
     return int(bool(faults))
 
@@ -100,9 +94,7 @@ def _roles(folder: Path, files: Sequence[TuningFile], job: Mapping[str, Any]) ->
         names = ", ".join(each.path.name for each in files) or "no rows"
         raise ValueError(f"{folder} has {names}. Keep one training file, and one with `valid` in its name.")
     if validation and validation[0].format != training[0].format:
-        raise ValueError(
-            f"{validation[0].path.name} is {validation[0].format}, and the training is {training[0].format}."
-        )
+        raise ValueError(f"{validation[0].path.name} is {validation[0].format}, the training {training[0].format}.")
     return training[0], validation[0] if validation else None
 
 

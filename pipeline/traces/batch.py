@@ -34,8 +34,6 @@ _PLAIN = (
 
 class BatchBuilder:
     def __init__(self, settings: Traces, file: str) -> None:
-        names = (settings.consent_key, settings.region_key, settings.confidential_key, REFERENCE_KEY, "finish_reason")
-        fields = ("consent", "region", "confidential", "reference", "finish")
         section = settings.section_of(file)
         self._file = file
         self._imported = settings.import_of(file)
@@ -43,17 +41,13 @@ class BatchBuilder:
         # A set may have no users: the recipe declares once what they would have said of each row.
         self._declared = "true" if getattr(section, "consent", None) else None
         self._region: str | None = getattr(section, "region", None)
-        # Two fields may not share a key: a recipe that names one key twice reads it twice through an alias.
-        self._picks = dict(zip(fields, names, strict=True))
-        unique = list(dict.fromkeys(names))
-        metadata_type = msgspec.defstruct(
-            "Said",
-            [(f"f{n}", Any, None) for n in range(len(unique))],
-            rename={f"f{n}": name for n, name in enumerate(unique)},
-            gc=False,
-        )
-        self._decode = msgspec.json.Decoder(metadata_type).decode
-        self._pick = {field: attrgetter(f"f{unique.index(name)}") for field, name in self._picks.items()}
+        keys = {"consent": settings.consent_key, "region": settings.region_key, "reference": REFERENCE_KEY}
+        keys |= {"confidential": settings.confidential_key, "finish": "finish_reason"}
+        places = {key: f"f{n}" for n, key in enumerate(dict.fromkeys(keys.values()))}  # a recipe may name a key twice
+        kind = [(place, Any, None) for place in places.values()]
+        said = msgspec.defstruct("Said", kind, rename={place: key for key, place in places.items()}, gc=False)
+        self._decode = msgspec.json.Decoder(said).decode
+        self._pick = {field: attrgetter(places[key]) for field, key in keys.items()}
 
     def batch(self, traces: Sequence[Trace]) -> tuple[pa.RecordBatch, list[Rejection]]:
         """The traces as a batch in their order, and the rows that no batch can hold."""

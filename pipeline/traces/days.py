@@ -295,8 +295,7 @@ def _file_report(reading: Reading, place: int, counts: Counter[str]) -> FileRepo
 
 def _is_current(reading: Reading, report: DayReport) -> bool:
     published = reading.context.store.read(layout.day_report(report.day), DayReport)
-    governed = report.day == UNKNOWN_DAY or reading.lake.digests().get(report.day) == report.digest
-    return published is not None and published.digest == report.digest and governed
+    return published is not None and published.digest == report.digest and report.is_in(reading.lake.digests())
 
 
 def _rows(reading: Reading, outcome: DayOutcome, report: DayReport) -> DayRows:

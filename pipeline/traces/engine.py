@@ -15,10 +15,10 @@ from pebble import ProcessExpired, ProcessPool
 
 from pipeline.core.processes import die_with_parent
 from pipeline.recipe import Compute
+from pipeline.traces.context import Log
 
 T = TypeVar("T")
 R = TypeVar("R")
-Log = Callable[[str], None]
 
 RUNS = 3
 """Attempts at a task whose worker is killed."""

@@ -4,6 +4,7 @@ gives a row its one reason; rows on which a gate raises are rejected with `gate_
 import re
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,11 +19,11 @@ from pipeline.traces.pii.columns import (
     mask_messages,
     mask_metadata,
     mask_repeated,
-    mask_tools,
     pseudonyms,
 )
 from pipeline.traces.pii.recogniser import mask_recognised
 from pipeline.traces.records import Reason
+from pipeline.traces.sources.shapes import names
 from pipeline.traces.texts import read_texts
 
 VERSION = 8
@@ -31,11 +32,7 @@ VERSION = 8
 ROLES = ("system", "user", "assistant", "tool")
 YES = ("true", "1", "yes")
 NO = ("", "false", "0", "no", "none", "null")
-ENDED = (
-    *("stop", "stop_sequence", "end_turn", "eos", "eos_token", "endoftext", "complete", "completed", "finish"),
-    *("tool_calls", "tool_call", "tool_use", "function_call"),
-)
-"""Finish reasons of a completion that the model itself has ended, in lower case, with `_` for `-`."""
+ENDED = names("ended")
 UNSTATED = ("", "none", "null")
 """Many sources do not say why a completion ended."""
 AHEAD = timedelta(days=1)
@@ -176,14 +173,15 @@ def pii(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Any]:
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema), objections
 
 
+REPEATED = {"tools": mask_calls, "model": mask_column, "metadata": mask_metadata} | {
+    **dict.fromkeys(("user_id", "session_id"), pseudonyms)
+}
+"""Of columns with few different texts."""
 MASKS: dict[str, Callable[[Any], tuple[Any, Any]]] = {
     "messages": mask_messages,
     "tool_calls": mask_calls,
-    "tools": mask_tools,
     **dict.fromkeys(("completion", "reference", "error"), mask_column),
-    "model": mask_repeated,
-    **dict.fromkeys(("user_id", "session_id"), pseudonyms),
-    "metadata": mask_metadata,
+    **{name: partial(mask_repeated, function=function) for name, function in REPEATED.items()},
 }
 
 

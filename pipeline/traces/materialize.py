@@ -19,11 +19,11 @@ from pipeline.traces.erased import shared_lock
 from pipeline.traces.lake import Lake, LakeConfig, open_lake
 from pipeline.traces.pii.recogniser import recogniser
 from pipeline.traces.reading import Reading, staging
-from pipeline.traces.records import UNKNOWN_DAY, DayReport, GovernedTraces, Scope, Window
+from pipeline.traces.records import DayReport, GovernedTraces, Scope, Window
 from pipeline.traces.scope import CountedDay, Producer, count, identity, scope_of, where
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address
-from pipeline.traces.watermark import Watermark, compare, days_of
+from pipeline.traces.watermark import Watermark, compare
 
 
 def materialize(
@@ -120,17 +120,12 @@ def read(store: Store, lake_config: LakeConfig, dataset: DatasetRef, columns: Se
 
 def _stale(store: Store, lake: Lake, known: Watermark, rules: str) -> set[str]:
     """Days whose table is not what their report says, or whose rules have changed since."""
-    digests, stale = lake.digests(), set[str]()
-    for day in known.days:
-        report = store.read(layout.day_report(day), DayReport)
-        governed = report is not None and (day == UNKNOWN_DAY or digests.get(day) == report.digest)
-        if report is None or not governed or report.rules != rules:
-            stale.add(day)
-    return stale
+    digests, reports = lake.digests(), _reports(store, known)
+    return known.days - {each.day for each in reports if each.rules == rules and each.is_in(digests)}
 
 
 def _reports(store: Store, current: Watermark) -> list[DayReport]:
-    records = (store.read(layout.day_report(day), DayReport) for day in sorted(days_of(current.parts.values())))
+    records = (store.read(layout.day_report(day), DayReport) for day in sorted(current.days))
     return [report for report in records if report is not None]
 
 

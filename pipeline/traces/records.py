@@ -94,6 +94,10 @@ class DayReport(Record):
     def rejected(self) -> dict[Reason, int]:
         return total(file.rejected for file in self.files)
 
+    def is_in(self, digests: Mapping[str, str]) -> bool:
+        """Whether a table with these digests of days has the day so. Rows of no known day are never in the table."""
+        return self.day == UNKNOWN_DAY or digests.get(self.day) == self.digest
+
 
 def day_digest(rules: str, files: Mapping[str, str], erased: Iterable[str]) -> str:
     """Digest of what a day is made from: the same inputs give the same rows. `files`: name to sha256."""

@@ -14,13 +14,9 @@ from pipeline.recipe.traces import ScoreMeaning
 from pipeline.traces.pii import Unmaskable, mask
 from pipeline.traces.pii.columns import mask_column
 from pipeline.traces.rows import Score
+from pipeline.traces.sources.shapes import names
 
-UP = frozenset({"true", "1", "up", "thumbs_up", "positive", "good", "yes", "correct"})
-DOWN = frozenset({"false", "0", "down", "thumbs_down", "negative", "bad", "no", "incorrect"})
-THUMBS = frozenset(
-    {"thumb", "thumbs", "user_thumb", "user_thumbs", "feedback", "user_feedback", "userfeedback", "like"}
-)
-"""Names, in lower case and with `_` between words, under which people's thumbs are known."""
+UP, DOWN, THUMBS = map(names, ("up", "down", "thumbs"))
 RETRY = "retry"
 """A user asked again, which is no praise."""
 JUDGES = frozenset({"EVAL", "LLM_JUDGE", "AI_JUDGE"})

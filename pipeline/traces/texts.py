@@ -2,7 +2,7 @@
 `traces.placeholders`) or hold control tokens, and takes thoughts off the texts of assistants."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from pipeline.core.thoughts import HINT, ControlTokens, check, without_thoughts
 from pipeline.recipe.traces import Placeholder
-from pipeline.traces.arrow import pc
+from pipeline.traces.arrow import pc, with_rows
+from pipeline.traces.sources.shapes import TABLES
 
 Makes = Literal["redacted", "cut", "payload"]
 
@@ -24,20 +25,8 @@ class Pattern(NamedTuple):
     whole: bool = False
 
 
-# Of LiteLLM (message logging off; spend logs over a length), OpenInference, Sentry, Logfire, applications, and Langfuse
-# (a failed mask, a field over its size, an image, audio or file). Python and RE2 read the patterns alike.
-KNOWN = (
-    Pattern("redacted-by-litellm", "redacted", whole=True),
-    Pattern(r"[\[<({*_]+(?i:redacted|scrubbed)[\])}>*_]+", "redacted", whole=True),
-    Pattern(r"\[Filtered\]", "redacted", whole=True),
-    Pattern(r"\[Scrubbed due to [^\]\n]*\]", "redacted", whole=True),
-    Pattern("<fully masked due to failed mask function>", "redacted", whole=True),
-    Pattern("<truncated due to size exceeding limit>", "cut"),
-    Pattern(r"\(litellm_truncated ", "cut"),
-    Pattern("@@@langfuseMedia:type=text/", "cut"),
-    Pattern("@@@langfuseMedia:", "payload"),
-    Pattern("<Upload handling failed for LangfuseMedia", "payload"),
-)
+# Python and RE2 read the patterns alike.
+KNOWN = tuple(Pattern(**each) for each in TABLES["placeholders"])
 
 
 class Placeholders:
@@ -65,100 +54,63 @@ UNCLOSED = "a thought that is not closed"
 PREFILLED = "input: it ends in an assistant's turn"
 
 
-class Marks:
-    """Faults of rows by their number; the first one of a row stays."""
-
-    def __init__(self) -> None:
-        self.unreadable: dict[int, str] = {}
-        self.not_recorded: dict[int, str] = {}
-        self.has_payload: dict[int, bool] = {}
-
-    def read(self, row: int, side: str, text: str, known: Placeholders, read: Callable[[str], str | None]) -> str:
-        """The text, or what `read` makes of it; "" for None."""
-        made = known.made_of(text)
-        if made == "payload":
-            self.has_payload[row] = True
-        elif made is not None:
-            self.not_recorded.setdefault(row, f"{side}: {made}")
-        if made is not None:
-            return text
-        try:
-            answer = read(text)
-        except ControlTokens as error:
-            self.unreadable.setdefault(row, f"{side}: {error}")
-            return text
-        if answer is None and side == "input":
-            self.unreadable.setdefault(row, f"{side}: {UNCLOSED}")
-        return answer or ""
+COLUMNS = ("completion", "reference", "messages", "tool_calls", "unreadable", "not_recorded", "has_payload")
 
 
 def read_texts(batch: pa.RecordBatch, own: Sequence[Placeholder]) -> pa.RecordBatch:
-    known, marks = placeholders(tuple(own)), Marks()
-    messages = batch["messages"].flatten()
-    rows = pc.list_parent_indices(batch["messages"]).to_numpy()
-    roles, contents = messages.field("role"), messages.field("content")
+    known = placeholders(tuple(own))
+    places = np.flatnonzero(_odd(batch, f"{HINT}|{known.pattern}"))
+    rows = batch.select(COLUMNS).take(pa.array(places)).to_pylist()
+    for row in rows:
+        _read(row, known)
+    return with_rows(batch, places, rows)
 
-    def of_message(place: int, text: str) -> str:
-        read = without_thoughts if roles[place].as_py() == "assistant" else _plain
-        return marks.read(int(rows[place]), "input", text, known, read)
 
-    def of_answer(row: int, text: str) -> str:
-        return marks.read(row, "output", text, known, without_thoughts)
+def _odd(batch: pa.RecordBatch, pattern: str) -> np.ndarray:
+    """Whether a row has a text that matches, or its prompt ends in an assistant's turn."""
+    messages, rows = batch["messages"].flatten(), pc.list_parent_indices(batch["messages"]).to_numpy()
 
-    pattern = f"{HINT}|{known.pattern}"
-    columns = {"completion": _changed(batch["completion"], pattern, of_answer)}
+    def found(texts: pa.Array) -> np.ndarray:
+        return pc.fill_null(pc.match_substring_regex(texts, pattern), False).to_numpy(zero_copy_only=False)
+
+    odd = np.logical_or.reduce([found(batch[name]) for name in ("completion", "reference", "tool_calls")])
+    for name in ("content", "tool_calls"):
+        odd[rows[found(messages.field(name))]] = True
+    answers = pc.fill_null(pc.equal(messages.field("role"), "assistant"), False).to_numpy(zero_copy_only=False)
+    odd[rows[answers & np.append(rows[1:] != rows[:-1], True)[: len(rows)]]] = True
+    return odd
+
+
+def _read(row: dict[str, Any], known: Placeholders) -> None:
+    """Take the thoughts off a row's texts and mark its faults, of which the first one stays."""
+
+    def mark(column: str, fault: str) -> None:
+        row[column] = row[column] or fault
+
+    def read(side: str, text: str | None, is_answer: bool = False) -> str | None:
+        made = known.made_of(text or "")
+        if made == "payload":
+            row["has_payload"] = True
+        elif made is not None:
+            mark("not_recorded", f"{side}: {made}")
+        if not text or made is not None:
+            return text
+        try:
+            answer = without_thoughts(text) if is_answer else check(text) or text
+        except ControlTokens as error:
+            mark("unreadable", f"{side}: {error}")
+            return text
+        if answer is None and side == "input":
+            mark("unreadable", f"{side}: {UNCLOSED}")
+        return answer or ""
+
+    row["completion"] = read("output", row["completion"], is_answer=True)
     # An expected answer that was not recorded is none: nothing can be checked against it.
-    columns["reference"] = _changed(batch["reference"], known.pattern, lambda _row, _text: None)
-    contents = _changed(contents, pattern, of_message)
-    _changed(batch["tool_calls"], pattern, lambda row, text: marks.read(row, "output", text, known, _plain))
-    calls = messages.field("tool_calls")
-    _changed(calls, pattern, lambda place, text: marks.read(int(rows[place]), "input", text, known, _plain))
-    for row in rows[_last(batch["messages"], pc.equal(roles, "assistant"))].tolist():
-        marks.unreadable.setdefault(row, PREFILLED)
-    if contents is not messages.field("content"):
-        columns["messages"] = _with_contents(batch["messages"], messages, contents)
-    for name in ("unreadable", "not_recorded", "has_payload"):
-        columns[name] = _marked(batch[name], getattr(marks, name))
-    arrays = [columns.get(name, batch[name]) for name in batch.schema.names]
-    return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
-
-
-def _plain(text: str) -> str:
-    check(text)
-    return text
-
-
-def _changed(values: pa.Array, pattern: str, read: Callable[[int, str], str | None]) -> pa.Array:
-    """The column with what `read` makes of the texts that match."""
-    if values.null_count == len(values):
-        return values
-    odd = pc.fill_null(pc.match_substring_regex(values, pattern), False)
-    places = np.flatnonzero(odd.to_numpy(zero_copy_only=False)).tolist()
-    texts: list[str] = [values[place].as_py() for place in places]
-    new = [read(place, text) for place, text in zip(places, texts, strict=True)]
-    return values if new == texts else pc.replace_with_mask(values, odd, pa.array(new, values.type))
-
-
-def _last(lists: pa.ListArray, flags: Any) -> np.ndarray:
-    """Places, in the flat values, of the last element of each list, where it is flagged."""
-    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
-    ends = np.cumsum(lengths)[lengths > 0] - 1
-    return ends[pc.fill_null(flags, False).to_numpy(zero_copy_only=False)[ends]]
-
-
-def _with_contents(lists: pa.ListArray, messages: pa.StructArray, contents: pa.Array) -> pa.ListArray:
-    fields = list(messages.type)
-    arrays = [contents if f.name == "content" else messages.field(f.name) for f in fields]
-    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
-    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
-    return pa.ListArray.from_arrays(offsets, pa.StructArray.from_arrays(arrays, fields=fields), type=lists.type)
-
-
-def _marked(values: pa.Array, marks: dict[int, Any]) -> pa.Array:
-    """The column with the marks; a value that is there stays, but for a boolean."""
-    if not marks:
-        return values
-    kept = {row: mark for row, mark in marks.items() if mark is True or not values[row].is_valid}
-    flags = np.zeros(len(values), bool)
-    flags[list(kept)] = True
-    return pc.replace_with_mask(values, pa.array(flags), pa.array([kept[row] for row in sorted(kept)], values.type))
+    row["reference"] = None if known.made_of(row["reference"] or "") else row["reference"]
+    for message in row["messages"]:
+        message["content"] = read("input", message["content"], message["role"] == "assistant")
+    read("output", row["tool_calls"])
+    for message in row["messages"]:
+        read("input", message["tool_calls"])
+    if row["messages"] and row["messages"][-1]["role"] == "assistant":
+        mark("unreadable", PREFILLED)

@@ -39,7 +39,7 @@ class Watermark(Record):
 
     @property
     def days(self) -> set[str]:
-        return days_of(self.parts.values())
+        return {day for part in self.parts.values() for day in part.days}
 
     @property
     def calls(self) -> set[str]:
@@ -66,17 +66,9 @@ def compare(before: Watermark, parts: Iterable[SourcePart]) -> Changes:
     return Changes(changed, tuple(before.parts.keys() - listed.keys()))
 
 
-def days_of(parts: Iterable[ReadPart]) -> set[str]:
-    return {day for part in parts for day in part.days}
-
-
 def touched_by(parts: Iterable[ReadPart]) -> set[str]:
     """Days that depend on one of the parts."""
     return {day for part in parts for day in (*part.days, *part.annotates)}
-
-
-MODELS = 5
-"""Names of models that are shown to a person, at most."""
 
 
 def nothing_counts(governed: GovernedTraces, lake: LakeConfig, settings: Traces, producer: Producer) -> str:
@@ -92,7 +84,7 @@ def nothing_counts(governed: GovernedTraces, lake: LakeConfig, settings: Traces,
     else:
         with open_lake(lake) as table:
             models = table.models(day.day for day in governed.days)
-        why = f"their models are {', '.join(sorted(models)[:MODELS])}, its names {', '.join(sorted(producer.names))}"
+        why = f"their models are {', '.join(sorted(models)[:5])}, its names {', '.join(sorted(producer.names))}"
         why += ". Serve it under one of its names"
     return f"{rows}: {why}, or let traces.attribution say which rows count."
 

@@ -117,35 +117,22 @@ class Lake:
         table then stays as it was.
         """
         added = [self._data_file(uri) for uri in files]
-        assert all(_day_of(file) == day for file in added), f"files of other days than {day}"
-
-        def change() -> TableChange:
-            removed = self._data_files([day])
-            if again := {self._uri_of(file) for file in removed} & set(files):
-                raise ValueError(f"{sorted(again)[0]} is in the table already; write the day's files again.")
-            return TableChange(removed, added)
-
-        self._commit(change, {day: digest}, {"traces.day": day, "traces.digest": digest})
+        summary = {"traces.day": day, "traces.digest": digest}
+        self._commit(lambda: TableChange(self._data_files([day]), added), {day: digest}, summary)
 
     def erase(self, gone: pc.Expression, digests: Mapping[str, str]) -> None:
         """Delete the rows for which `gone` holds from every day and set the days' digests: one commit.
 
         Older snapshots hold the rows until `expire`, the disk until `sweep`. Raises as `replace_day` does.
         """
-        rewritten: dict[str, list[DataFile]] = {}
-        clean: set[str] = set()
 
         def change() -> TableChange:
-            files = {self._uri_of(file): file for file in self._data_files()}
-            unknown = [uri for uri in files if uri not in rewritten and uri not in clean]
-            affected = count_rows(self._config, unknown, gone)
-            clean.update(set(unknown) - affected.keys())
+            files, written = {self._uri_of(file): file for file in self._data_files()}, list[str]()
+            affected = count_rows(self._config, list(files), gone)
             for uri in affected:
                 rest = read_files(self._config, [uri], where=~gone)
-                uris = write_file(self._config, _day_of(files[uri]), "erased", rest)
-                rewritten[uri] = [self._data_file(each) for each in uris]
-            removed = [file for uri, file in files.items() if uri in rewritten]
-            return TableChange(removed, [new for file in removed for new in rewritten[self._uri_of(file)]])
+                written += write_file(self._config, _day_of(files[uri]), "erased", rest)
+            return TableChange([files[uri] for uri in affected], [self._data_file(uri) for uri in written])
 
         self._commit(change, digests, {"traces.erasure": "true"})
 

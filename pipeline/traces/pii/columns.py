@@ -41,25 +41,16 @@ def mask_calls(values: pa.Array) -> Masked:
     return _masked(values, _JSON, partial(mask_json, refuse=True))
 
 
-def mask_tools(values: pa.Array) -> Masked:
-    """A column of definitions of tools, of which there are few."""
-    return mask_repeated(values, mask_calls)
-
-
 def mask_metadata(values: pa.Array) -> Masked:
-    return mask_repeated(values, lambda texts: _masked(texts, _JSON, mask_json))
+    return _masked(values, _JSON, mask_json)
 
 
 def pseudonyms(values: pa.Array) -> Masked:
     """A column of identities."""
-    return mask_repeated(values, _pseudonyms)
-
-
-def _pseudonyms(values: pa.Array) -> Masked:
     return _masked(_normalised(values, "NFC"), _TEXT, lambda identity: pseudonym(identity) or "")
 
 
-def mask_repeated(values: pa.Array, function: Callable[[pa.Array], Masked] = mask_column) -> Masked:
+def mask_repeated(values: pa.Array, function: Callable[[pa.Array], Masked]) -> Masked:
     """A column with few different texts, each of which is masked once."""
     coded = values.dictionary_encode()
     masked, refused = function(coded.dictionary)
@@ -75,7 +66,7 @@ def mask_messages(values: pa.ListArray) -> tuple[pa.ListArray, pa.Array]:
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     unmaskable = np.zeros(len(values), bool)
     columns: list[pa.Array] = []
-    functions = {"role": mask_repeated, "tool_calls": mask_calls}
+    functions = {"role": partial(mask_repeated, function=mask_column), "tool_calls": mask_calls}
     for field, column in zip(messages.type, before, strict=True):
         masked, refused = functions.get(field.name, mask_column)(column)
         columns.append(masked)

@@ -1,51 +1,51 @@
-r"""The kinds of personal data: for each a linear-time pattern (RE2) and a function that confirms what it finds. `\b`,
-`\d` and `\w` are ASCII in RE2, so the letters of other scripts are boundaries."""
+"""The kinds of personal data: for each a linear-time pattern (kinds.yaml) and a function that confirms it."""
 
 import datetime
 import ipaddress
 import re
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
 
 Spared = Callable[[str, int, int], bool]
 """Whether what stands around a span shows that it is none: code, a version or a sum."""
+Spans = Callable[[str], Iterator[tuple[int, int]]]
+
+
+class Kind(NamedTuple):
+    name: str
+    pattern: str
+    confirm: Spans
+    """The spans in a candidate that are real."""
+    spared: Spared | None = None
+
 
 SECRETS = frozenset({"PRIVATE_KEY", "API_KEY", "AWS_KEY"})
 """Kinds that are masked in fenced code too."""
-PHONE_WORD = (
-    r"(?i:phone|mobile|\bcell|whatsapp|\bfax\b|\btel\b|call (?:me|us|him|her)|téléphone|portable|telefon|handy|"
-    r"m[oó]vil|celular|电话|手机|電話|携帯|전화|휴대폰)"
-)
-SSN_WORD = r"(?i:\bssn|_ssn|social[ _\-]?security)"
-TELEPHONE = (
-    rf"{PHONE_WORD}|(?i:\b(?:call|dial|ring|reach|contact|sms|(?:hot|help|land)line|number|text (?:me|us|him|her))|"
-    r"(?:_|\b)(?:nr|no\.))"
-)
-"""Words that tell that a group of digits is a telephone number: it may also be a sum."""
 BEFORE, AFTER = 60, 30
 """Characters before and after a candidate that are looked at."""
-
-_OPERATOR = r"(?:\s[+*\xd7÷^]\s|[+*\xd7÷^])"
-_VERB = (
-    r"(?i:what is|what's|compute|calculate|evaluate|solve|simplify|subtract|add|multiply|divide|"
-    r"(?:sum|product|difference) of)"
-)
-_computed_before = re.compile(rf"(?:\b{_VERB}\s+\(?|\d\)?{_OPERATOR}\(?|\d\)?\s?=\s?)$").search
-_computed_after = re.compile(rf"\)?(?:{_OPERATOR}\(?\d|\s?=\s?-?\d)").match
-_labelled = re.compile(rf"{TELEPHONE}|{SSN_WORD}|(?i:\bcard|\bvisa\b|mastercard|\bamex\b|\bcv[vc])").search
-_telephone = re.compile(TELEPHONE).search
-_north_american = re.compile(r"[2-9]\d\d[ .\-][2-9]\d\d[ .\-]\d{4}").fullmatch
-_VERSIONED = (
-    r"(?i:\bversions?|\bver\.?|\bv|\breleases?|\bsections?|\bchapter|\bclause|\bparagraph|\bbuild|\bfirmware|\bdriver|"
-    r"\bsdk|§|版本|バージョン|버전)"
-)
-_version_before = re.compile(
-    rf"{_VERSIONED}\s*(?:(?i:is|to|from|no\.?|number|[=:])\s*){{0,3}}"
-    r"(?:v?\d+(?:\.\d+)+\s*(?:,|-|\b(?:and|or|to)\b)\s*v?){0,9}$"
-).search
 _METHODS = frozenset(("to", "is", "at", "as", "in", "do", "id", "eq", "ge", "gt", "le", "lt", "ne", "mm", "mv"))
 _DOMAINS = frozenset(("com", "org", "net", "edu", "gov", "mil", "info", "biz", "app", "dev", "io"))
 _KEYWORDS = frozenset(("this", "super", "self", "return", "break", "continue", "yield", "git", "hg", "svn"))
+
+_read: dict[str, Any] = msgspec.yaml.decode(Path(__file__).with_name("kinds.yaml").read_bytes())
+PIECES = dict[str, str]()
+
+
+def _filled(pattern: str) -> str:
+    return re.sub(r"\{([A-Z_]+)\}", lambda name: PIECES.get(name[1], name[0]), pattern)
+
+
+for _name, _piece in _read["pieces"].items():
+    PIECES[_name] = _filled(_piece if isinstance(_piece, str) else "|".join(_piece))
+
+_computed_before, _labelled, _telephone, _version_before = (
+    re.compile(PIECES[name]).search for name in ("COMPUTED_BEFORE", "LABELLED", "TELEPHONE", "VERSION_BEFORE")
+)
+_computed_after = re.compile(PIECES["COMPUTED_AFTER"]).match
+_north_american = re.compile(r"[2-9]\d\d[ .\-][2-9]\d\d[ .\-]\d{4}").fullmatch
 _fenced = re.compile(r"```[^`\n]*\n.*?```", re.DOTALL).finditer
 
 
@@ -83,19 +83,6 @@ def is_no_telephone(text: str, start: int, end: int) -> bool:
 def fences(text: str) -> list[tuple[int, int]]:
     """Where fenced code stands. A fence that is not closed is none."""
     return [match.span() for match in _fenced(text)] if "```" in text else []
-
-
-Spans = Callable[[str], Iterator[tuple[int, int]]]
-
-
-class Kind(NamedTuple):
-    """A kind of personal data. Group 1 of `pattern` is a candidate; `confirm` gives the spans in it that are real."""
-
-    name: str
-    pattern: str
-    confirm: Spans
-    spared: Spared | None = None
-    """Whether what stands around a span shows that it is none."""
 
 
 def _whole(text: str) -> Iterator[tuple[int, int]]:
@@ -242,96 +229,23 @@ def _digits(text: str) -> str:
     return "".join(c for c in text if c.isdigit())
 
 
-_LEFT = r"(?:\b|_|\\[nrtbf])"  # the letter of an escape such as \n in quoted text is no part of the word after it
-_RIGHT = r"(?:\b|_)"
-_EXTENSION = r"(?: ?(?:x|ext\.? ?)\d{1,6})?"
-_TOKENS = "|".join(
-    (
-        r"(?:sk|rk|pk)[-_][A-Za-z0-9][A-Za-z0-9_\-]{15,}",  # OpenAI, Anthropic, Stripe
-        r"(?:gh[a-z]_|github_pat_|gl[a-z]{2,5}-|hf_|npm_|whsec_|AIza)[A-Za-z0-9_\-]{20,}",
-        r"xox[a-z]-[A-Za-z0-9\-]{11,}",
-        r"pypi-[A-Za-z0-9_\-]{50,}",
-        r"SG\.[A-Za-z0-9_\-]{16,}\.[A-Za-z0-9_\-]{16,}",  # SendGrid
-        r"eyJ[A-Za-z0-9_\-]{10,}\.[A-Za-z0-9_\-]{10,}(?:\.[A-Za-z0-9_\-]*)?",  # JWT
-    )
-)
-_IBAN_COUNTRIES = (
-    "A[DELTZ]|B[AEGHIRY]|C[HRYZ]|D[EJKO]|E[EGS]|F[IKOR]|G[BEILRT]|H[NRU]|I[ELQST]|JO|K[WZ]|L[BCITUVY]|"
-    "M[CDEKNRTU]|N[ILO]|OM|P[KLST]|QA|R[OSU]|S[ACDEIKMOTV]|T[LNR]|UA|V[AG]|XK|YE"
-)
-_PEM = "-----BEGIN [A-Z ]{0,30}PRIVATE KEY(?: BLOCK)?-----"
-_SAID = r"(?i:number|n[or]|numéro|nummer|número|is|at|on|est|ist|es|é|号码|番号|번호|是|は|는|:)"
+_CONFIRM: dict[str | None, Spans] = {
+    "iban": _iban, "secret": _secret, "rrn": _rrn, "card": _card, "ssn": _ssn, "ipv4": _ipv4, "ipv6": _ipv6,
+    "phone": _phone, "extended_phone": _extended_phone, "trunk_zero": _trunk_zero,
+    "bare_trunk_zero": _bare_trunk_zero, "four_four": _four_four, None: _whole,
+}  # fmt: skip
+_SPARED: dict[str | None, Spared | None] = {
+    "code_address": is_code_address, "version": is_version, "computed": is_computed, "no_telephone": is_no_telephone,
+    None: None,
+}  # fmt: skip
 
-KINDS = (
-    Kind("PRIVATE_KEY", rf"(?s)({_PEM}.*?(?:-----END [A-Z ]{{0,30}}PRIVATE KEY(?: BLOCK)?-----|\z))", _whole),
-    Kind("API_KEY", rf"{_LEFT}({_TOKENS})", _whole),
-    Kind("API_KEY", r"(?i:bearer) ([A-Za-z0-9._\-]{20,})", _whole),
-    Kind("AWS_KEY", rf"{_LEFT}((?:A3T[A-Z0-9]|AKIA|AGPA|AIDA|AROA|AIPA|ANPA|ANVA|ASIA)[A-Z0-9]{{16}}){_RIGHT}", _whole),
-    Kind(
-        "AWS_KEY",
-        r"(?i:aws|secret)[^\n]{0,40}?[^A-Za-z0-9/+]([A-Za-z0-9/+]{40})(?:[^A-Za-z0-9/+=]|$)",
-        _secret,
-    ),
-    Kind(
-        "EMAIL",
-        r"(?:\\[nrtbf])?([\pL\pM\pN._%+\-]+(?:'[\pL\pM\pN._%+\-]+)*(?:@|%40)(?:[\pL\pM\pN_\-]+\.)+\pL[\pL\pM\pN\-]+)",
-        _whole,
-        is_code_address,
-    ),
-    Kind(
-        "IBAN",
-        rf"(?i){_LEFT}((?:{_IBAN_COUNTRIES})[0-9]{{2}}(?: ?[A-Z0-9]{{4}}){{2,7}}(?: ?[A-Z0-9]{{1,3}})?){_RIGHT}",
-        _iban,
-    ),
-    Kind("RRN", rf"{_LEFT}(\d{{2}}[01]\d[0-3]\d(?: ?- ?)?[1-8]\d{{6}}){_RIGHT}", _rrn, is_computed),
-    Kind("CARD", rf"{_LEFT}(\d(?:[ \-]?\d){{11,}}){_RIGHT}", _card, is_computed),
-    Kind("SSN", rf"{_LEFT}(\d{{3}}-\d{{2}}-\d{{4}}){_RIGHT}", _ssn, is_computed),
-    Kind(
-        "SSN",
-        rf"{SSN_WORD}\W{{0,4}}(?:{_SAID}\W{{0,4}}){{0,3}}(\d{{3}}[ \-]?\d{{2}}[ \-]?\d{{4}})\b",
-        _ssn,
-    ),
-    Kind("IP", rf"{_LEFT}(\d{{1,3}}(?:\.\d{{1,3}}){{3}}){_RIGHT}", _ipv4, is_version),
-    Kind("IP", rf"(?i){_LEFT}([0-9a-f]{{3,4}}:(?:[0-9a-f]{{0,4}}:){{1,6}}[0-9a-f]{{0,4}})(?:[^\w:]|_|$)", _ipv6),
-    # With a country code. After a number, "+" adds, unless what follows is grouped as telephone numbers are.
-    Kind(
-        "PHONE",
-        r"(?:^\s*|[^\w\s)=]|[^\d\s)=]\s+|[A-Za-z_]=|\\[nrtbf])"
-        rf"(\+\d{{1,3}}[ .\-]?(?:\(\d{{1,4}}\)[ .\-]?)?\d{{1,4}}(?:[ .\-/]?\d{{2,4}}){{1,4}}{_EXTENSION})\b",
-        _extended_phone,
-    ),
-    Kind("PHONE", r"(?:^|\W)(\+\d{1,3}[ .\-]?\(?\d{1,4}\)?(?:[ .\-]\d{2,4}){2,4})\b", _phone),
-    Kind("PHONE", rf"{_LEFT}(00[1-9]\d{{0,2}}(?:[ .\-/]\(?\d{{1,4}}\)?){{2,5}}{_EXTENSION})\b", _extended_phone),
-    Kind("PHONE", rf"{_LEFT}(00[1-9]\d{{9,12}})\b", _whole),
-    # North American form.
-    Kind("PHONE", rf"(\(\d{{3}}\) ?\d{{3}}[ .\-]\d{{4}}{_EXTENSION})\b", _whole),
-    Kind("PHONE", rf"{_LEFT}(\d{{3}}[ .\-]\d{{3}}[ .\-]\d{{4}}{_EXTENSION})\b", _whole, is_no_telephone),
-    # With a trunk zero (Europe, Japan, Korea), an area code of Brazil, or the eight of Russia.
-    Kind("PHONE", r"(\(0[1-9]\d{0,4}\)[ \-]?\d{2,8}(?:[ .\-]\d{2,4}){0,4})\b", _trunk_zero),
-    Kind(
-        "PHONE",
-        rf"{_LEFT}(0[1-9]\d{{0,4}}[ .\-/]\d{{2,8}}(?:[ .\-]\d{{2,4}}){{0,4}})\b",
-        _trunk_zero,
-        is_computed,
-    ),
-    Kind("PHONE", rf"{_LEFT}(0[1-9]\d{{8,9}})\b", _bare_trunk_zero, is_computed),
-    Kind("PHONE", r"(\(\d{2}\) ?9?\d{4}-\d{4})\b", _whole),
-    Kind("PHONE", rf"{_LEFT}(\d{{2}}[ \-]9?\d{{4}}-\d{{4}})\b", _four_four, is_computed),
-    Kind("PHONE", rf"{_LEFT}(8[ \-]?\(?\d{{3}}\)?[ \-]\d{{3}}[ \-]\d{{2}}[ \-]?\d{{2}})\b", _whole),
-    # Bare digits: a Chinese mobile number that no sum leads to, and what a text says is a telephone number.
-    Kind(
-        "PHONE",
-        r"(?:^|[^\w\s#=+\-*/\x{D7}÷$€£%.,]|[^\d\s#=+\-*/\x{D7}÷$€£%] |[A-Za-z_]=)"
-        r"(1(?:3\d|4[5-9]|5[0-35-9]|6[2567]|7[0-8]|8\d|9[0-35-9])[ \-]?\d{4}[ \-]?\d{4})\b",
-        _whole,
-    ),
-    Kind(
-        "PHONE",
-        rf"{PHONE_WORD}\W{{0,4}}(?:{_SAID}\W{{0,4}}){{0,3}}(\(?\d(?:[ \-.()]{{0,3}}\d){{7,14}})\b",
-        _whole,
-    ),
-)
 
+def _kind(name: str, pattern: str, confirm: str | None = None, spared: str | None = None) -> Kind:
+    return Kind(name, _filled(pattern), _CONFIRM[confirm], _SPARED[spared])
+
+
+KINDS = tuple(_kind(**each) for each in _read["kinds"])
+COARSE, COARSE_JSON = (tuple(map(_filled, _read[name])) for name in ("coarse", "coarse_json"))
 PERSONAL = "[PERSONAL]"
 """What a recogniser of the recipe's own finds."""
 PLACEHOLDER = rf"\[(?:{'|'.join(sorted({kind.name for kind in KINDS}))}|BINARY|PERSONAL)\]"
@@ -339,18 +253,5 @@ PLACEHOLDER = rf"\[(?:{'|'.join(sorted({kind.name for kind in KINDS}))}|BINARY|P
 UUID = r"(?i)\b([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\b"
 """Identifiers in whose random digits nothing is looked for."""
 UUID_HYPHENS = 4
-LABEL = rf"{TELEPHONE}|{SSN_WORD}|(?i:aws|secret)"
+LABEL = PIECES["LABEL"]
 """Words that tell what the digits or letters after them are."""
-
-_CERTAIN = (
-    r"@|%40|-----BEGIN|;base64,|[0-9]\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]|[0-9A-Fa-f]{3}:[0-9A-Fa-f]{0,4}:|"
-    r"[A-Za-z]{2}[0-9]{2} ?[A-Za-z0-9]{4} ?[A-Za-z0-9]{4}"
-)
-COARSE = (rf"{_CERTAIN}|[A-Za-z0-9_\-+/.]{{16}}|[0-9](?:[ .\-()/]{{0,3}}[0-9]){{7}}",)
-"""Passes one of which every text with a candidate of any kind matches, in few states: RE2's speed depends on them."""
-COARSE_JSON = (
-    rf"{_CERTAIN}|\+[0-9]|[0-9](?:[ .\-()/]{{0,2}}[0-9]){{8}}|[0-9] - [1-8]|00[1-9][0-9]{{0,2}}[ .\-/]",
-    r"(?i:bearer) |(?:sk|rk|pk)[-_]|gh[a-z]_|github_pat_|gl[a-z]{2,5}-|hf_|npm_|whsec_|AIza|xox[a-z]-|pypi-|SG\.|eyJ|"
-    rf"A[A-Z0-9]{{19}}|[A-Za-z0-9/+]{{40}}|{SSN_WORD}|{PHONE_WORD}\D*[0-9]",
-)
-"""The same for JSON, which is full of identifiers and times: they should not match."""

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.recipe.custom import check_call, load_code
+from pipeline.traces.arrow import with_rows
 from pipeline.traces.pii.kinds import PERSONAL
 
 _TEXTS = ("completion", "error")
@@ -28,24 +29,19 @@ def recogniser(name: str) -> Callable[[str], Any]:
 
 def mask_recognised(batch: pa.RecordBatch, admitted: np.ndarray, name: str) -> tuple[pa.RecordBatch, np.ndarray]:
     """The batch with what the recogniser gives of its `admitted` rows masked, and the rows to discard."""
-    find, refused = recogniser(name), np.zeros(batch.num_rows, bool)
-    columns = {each: batch[each].to_pylist() for each in (*_TEXTS, "reference", "messages", "tool_calls")}
-    for row in np.flatnonzero(admitted).tolist():
+    find, refused, places = recogniser(name), np.zeros(batch.num_rows, bool), np.flatnonzero(admitted)
+    rows = batch.select([*_TEXTS, "reference", "messages", "tool_calls"]).take(pa.array(places)).to_pylist()
+    for place, row in zip(places.tolist(), rows, strict=True):
         try:
-            for each in _TEXTS:
-                columns[each][row] = _masked(columns[each][row], find)
-            expected = columns["reference"][row]
-            columns["reference"][row] = expected if _masked(expected, find) == expected else None
-            columns["tool_calls"][row] = _masked_json(columns["tool_calls"][row], find)
-            for message in columns["messages"][row]:
+            row.update({each: _masked(row[each], find) for each in _TEXTS})
+            row["reference"] = row["reference"] if _masked(row["reference"], find) == row["reference"] else None
+            row["tool_calls"] = _masked_json(row["tool_calls"], find)
+            for message in row["messages"]:
                 message["content"] = _masked(message["content"], find)
                 message["tool_calls"] = _masked_json(message["tool_calls"], find)
         except Exception:  # the boundary to code of others: what it cannot read is not known to be clean
-            refused[row] = True
-    for each, values in columns.items():
-        at = batch.schema.get_field_index(each)
-        batch = batch.set_column(at, batch.schema.field(each), pa.array(values, batch.schema.field(each).type))
-    return batch, refused
+            refused[place] = True
+    return with_rows(batch, places, rows), refused
 
 
 def _masked(text: str | None, find: Callable[[str], Any]) -> str | None:

@@ -21,18 +21,20 @@ from pipeline.traces.sources.parts import (
     result_text,
     undotted,
 )
-from pipeline.traces.sources.shapes import NOTHING, Json, Unreadable, decoded, list_of, object_of, unreadable, value_of
+from pipeline.traces.sources.shapes import (
+    NOTHING,
+    Json,
+    Unreadable,
+    decoded,
+    grouped,
+    list_of,
+    object_of,
+    unreadable,
+    value_of,
+)
 from pipeline.traces.sources.streams import response_of
 
-ROLES = {"system": "system", "developer": "system", "user": "user", "human": "user", "gpt": "assistant"} | {
-    "assistant": "assistant", "ai": "assistant", "model": "assistant", "tool": "tool", "function": "tool"}  # fmt: skip
-_CLASSES = {"Human": "user", "User": "user", "AI": "assistant", "Assistant": "assistant", "System": "system"} | {
-    "Tool": "tool", "Function": "tool"}  # fmt: skip
-KINDS = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool", "function": "tool"} | {
-    f"{name}Message{chunk}": role for name, role in _CLASSES.items() for chunk in ("", "Chunk")
-}
-"""LangChain and AutoGen name a message's role in `type`, or in the name of its class."""
-
+ROLES, KINDS = ({name: role for role, own in grouped(table).items() for name in own} for table in ("roles", "classes"))
 _ENDED = (("finish_reason", "message"), ("finish_reason", "text"), ("stop_reason", "content"))
 """What a choice of OpenAI's and a message of Anthropic's always state once they have ended, and their text."""
 

@@ -8,9 +8,10 @@ from typing import TypeVar
 from pipeline.recipe.sources import DailySource, RowsSource
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows
-from pipeline.traces.sources.protocol import BLOCK, Digest, Holds, SourcePart, named_day
+from pipeline.traces.sources.protocol import BLOCK, MAX_LINE, Digest, Holds, SourcePart, named_day
 
 Row = TypeVar("Row")
+TOO_LONG = f"a row of over {MAX_LINE} bytes"
 SETTLED_AFTER_DAYS = 3
 """What comes later, or is changed later, is not seen."""
 
@@ -44,31 +45,39 @@ def daily_parts(
 def read_pages(
     part: SourcePart,
     digest: Digest,
-    pages: Iterator[Iterable[tuple[bytes, Row]]],
+    pages: Iterator[Iterable[tuple[bytes, Row | None]]],
     add: Callable[[Rows, Row, int], int],
+    repeats: bool = True,
 ) -> Iterator[Rows]:
-    """The rows of pages of (content, row), once each: pages shift while rows come in. `add` puts a row into a block
-    after a line, and gives its last line. `digest` hashes the rows, whatever their order.
+    """The rows of pages of (content, row), once each where pages repeat rows, as they do that shift while rows come in.
+    `add` puts a row into a block after a line, and gives its last line; None is a row that is none. `digest` hashes
+    the rows, whatever their order.
 
     Raises ServerAway when the server is away from the first page on; where it goes away later, the part breaks off.
     """
-    marks = set[bytes]()
+    marks, total = set[bytes](), 0
     block, held, line = Rows(), 0, 0
     try:
         for page in pages:
             for content, row in page:
                 mark = hashlib.sha256(content).digest()
-                if mark not in marks:
-                    marks.add(mark)
+                if mark in marks:
+                    continue
+                marks.update([mark] if repeats else [])
+                total += int.from_bytes(mark)
+                held += len(content)
+                if row is None or len(content) > MAX_LINE:
+                    reason, detail = (Reason.MALFORMED, "") if row is None else (Reason.TOO_LONG, TOO_LONG)
+                    line += 1
+                    block.rejected.append(Rejection(line, reason, detail=detail))
+                else:
                     line = add(block, row, line)
-                    held += len(content)
-            if held >= BLOCK:
-                yield block
-                block, held = Rows(), 0
+                if held >= BLOCK:
+                    yield block
+                    block, held = Rows(), 0
     except ServerAway as error:
         if not line:
             raise
         block.rejected.append(Rejection(line + 1, Reason.TRUNCATED_FILE, day=named_day(part.name), detail=str(error)))
-    for mark in sorted(marks):
-        digest.update(mark)
+    digest.update(f"{line} {total}".encode())
     yield block

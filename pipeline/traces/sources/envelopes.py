@@ -4,44 +4,10 @@ Unreadable: a prompt without its context is a wrong prompt."""
 from typing import Any, NamedTuple
 
 from pipeline.traces.sources.parts import is_part, kind_of
-from pipeline.traces.sources.shapes import Json, list_of, object_of, unreadable, words
+from pipeline.traces.sources.shapes import Json, list_of, names, object_of, unreadable
 
-CONTENTS = ("parts", "blocks", "contents", "content_parts", "content")
-"""Where a message keeps its content: an application's message has the text alone, and its parts."""
-
-
-MESSAGE = words("""
-    parts blocks content type id name role refusal annotations audio images tool_calls toolCalls function_call
-    reasoning reasoning_content thinking thinking_blocks additional_kwargs response_metadata usage_metadata status
-    invalid_tool_calls finish_reason finishReason stop_reason provider_specific_fields example logprobs index parsed
-    model usage object lc_kwargs
-""")
-"""Keys of a message: a value of these alone is one, though it may not say its role."""
-_SETTINGS = words("""
-    model temperature top_p topP top_k max_tokens max_completion_tokens max_output_tokens maxOutputTokens n stop seed
-    stop_sequences stream stream_options user tools tool_choice toolChoice functions function_call parallel_tool_calls
-    max_tool_calls response_format format logprobs top_logprobs logit_bias presence_penalty frequency_penalty store
-    metadata reasoning reasoning_effort thinking include truncation service_tier verbosity modalities background
-    safety_identifier prompt_cache_key extra_body extra_headers timeout options keep_alive best_of formatted
-    kwargs
-""")
-"""Keys of a request that decide how it is answered and hold none of its text."""
-_ANSWERED = words("""
-    finish_reason finishReason rawFinishReason stop_reason stopReason stop usage totalUsage model id object created
-    type role index logprobs reasoning reasoningText reasoning_content sources files warnings steps request response
-    providerMetadata experimental_providerMetadata log_id truncated annotations toolCalls tool_calls metrics
-""")
-"""Keys of an answer that are not its text."""
-
-
-_CHAT = words("""
-    role content parts blocks contents message messages choices candidates generations kwargs args arguments
-    additional_kwargs response_metadata usage_metadata usage tool_calls toolCalls tool_call_id toolCallId toolName
-    tool_name function function_call functionCall finish_reason finishReason stop_reason delta input output prompt
-    completion response text raw result parameters source_nodes chat_history lc error refusal
-""")
-"""Keys that requests and responses have: JSON without any of them is what a model was asked to write. A `type`, a
-`summary` or `tools` alone hold no text of a chat's."""
+CONTENTS = names("contents")
+MESSAGE, _SETTINGS, _ANSWERED, _CHAT = map(frozenset, map(names, ("message", "settings", "answered", "chat")))
 
 
 class EnvelopeContent(NamedTuple):

@@ -8,42 +8,28 @@ from typing import Any
 from pipeline.traces.sources import chat
 from pipeline.traces.sources.otlp import SpanEvent, attributes
 from pipeline.traces.sources.parts import normal_tools
-from pipeline.traces.sources.shapes import Json, Unreadable, decoded, in_order, list_of, literal, object_of
+from pipeline.traces.sources.shapes import (
+    Json,
+    Unreadable,
+    decoded,
+    grouped,
+    in_order,
+    list_of,
+    literal,
+    names,
+    object_of,
+)
 
-_TOOLS = ("gen_ai.tool.definitions", "gen_ai.request.tools")
+_TOOLS = names("span_tools")
 _EVENT = re.compile(r"gen_ai\.(system|user|assistant|tool)\.message")
 _KEPT_BY_PROVIDER = ("resp_", "conv_")
 """Beginnings of OpenAI's ids: the request continues what the provider has, and holds its end alone."""
 Attributes = Mapping[str, Any]
 MODEL_CALLS = frozenset({"chat", "text_completion", "generate_content"})
 """`gen_ai.operation.name` of a call; other operations (embeddings, execute_tool, invoke_agent) hold no answer."""
-MODELS = ("gen_ai.response.model", "gen_ai.request.model", "llm.model_name", "langfuse.observation.model.name")
-USERS = (
-    *("user.id", "enduser.id", "langfuse.user.id", "ai.telemetry.metadata.userId", "ai.telemetry.metadata.user_id"),
-    "traceloop.association.properties.user_id",
-)
-SESSIONS = (
-    *("session.id", "gen_ai.conversation.id", "langfuse.session.id", "ai.telemetry.metadata.sessionId"),
-    *("ai.telemetry.metadata.session_id", "traceloop.association.properties.session_id"),
-)
-INPUT_TOKENS = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt")
-OUTPUT_TOKENS = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion")
-MARKS = {
-    "version": ("langfuse.version", "langfuse.observation.version"),
-    "release": ("langfuse.release", "service.version"),
-    "environment": ("langfuse.environment", "deployment.environment.name", "deployment.environment"),
-    "tags": ("langfuse.trace.tags", "tag.tags"),
-}
-"""Where a span says who answered, as every source's metadata has it."""
-_LIFTED = (
-    *("traceloop.association.properties.", "ai.telemetry.metadata.", "langfuse.observation.metadata."),
-    "langfuse.trace.metadata.",
-)
-"""Beginnings of what an application said of a call, the later ones to be believed more: the rest is the name."""
-_PLACED = ("gen_ai.", "llm.", "ai.prompt", "ai.response", "ai.telemetry.metadata.", "input.", "output.", "langfuse.")
-"""Beginnings of attributes that are no metadata as they stand."""
-_TEXTS = frozenset({"events", "request_data", "response", "raw_input", "input", "output", "metadata", "tag.tags"})
-"""Attributes that repeat the text of a call, or are taken apart."""
+MODELS, USERS, SESSIONS = map(names, ("models", "users", "sessions"))
+INPUT_TOKENS, OUTPUT_TOKENS = names("input_tokens"), names("output_tokens")
+MARKS, _LIFTED, _PLACED, _TEXTS = grouped("marks"), names("lifted"), names("placed"), names("span_texts")
 
 
 def is_message_event(name: str) -> bool:

@@ -11,11 +11,10 @@ import msgspec
 
 from pipeline.core.storage import digest_json
 from pipeline.recipe.sources import LangfuseApiSource
-from pipeline.traces.records import Reason
-from pipeline.traces.rows import Rejection, Rows
+from pipeline.traces.rows import Rows
 from pipeline.traces.sources.daily_parts import ServerAway, daily_parts, day_range, read_pages
 from pipeline.traces.sources.langfuse import KINDS, ScoreRow, add, row_of
-from pipeline.traces.sources.protocol import MAX_LINE, Digest, Holds, SourcePart
+from pipeline.traces.sources.protocol import Digest, Holds, SourcePart
 
 ROOT = "/api/public"
 FIELDS = "core,basic,time,io,metadata,model,usage,metrics,trace_context"
@@ -93,11 +92,8 @@ class LangfuseApi:
         listing = LISTINGS[part.name.partition("/")[0]]
         kind = KINDS[listing.holds]
 
-        def put(block: Rows, row: dict[str, Any] | str, line: int) -> int:
-            if isinstance(row, str):
-                block.rejected.append(Rejection(line + 1, Reason.TOO_LONG if row else Reason.MALFORMED, detail=row))
-            else:
-                add(block, line + 1, lambda: msgspec.convert(row, kind))
+        def put(block: Rows, row: dict[str, Any], line: int) -> int:
+            add(block, line + 1, lambda: msgspec.convert(row, kind))
             return line + 1
 
         with self._server() as client:
@@ -130,9 +126,7 @@ class LangfuseApi:
                 limit = limit // 2
                 continue
             yield page.data
-            before, cursor = cursor, page.meta.get("cursor")
-            if cursor and cursor == before:
-                raise ValueError(f"{self.label} gives the same cursor of {listing.path} again. Tell its operator.")
+            cursor = page.meta.get("cursor")
             if not cursor:
                 return
 
@@ -185,14 +179,12 @@ class LangfuseApi:
         raise ServerAway(f"{self.label} does not answer {path} ({why}, {ATTEMPTS} times). {advice}")
 
 
-def _read(text: bytes, kind: type[msgspec.Struct]) -> tuple[bytes, dict[str, Any] | str]:
-    """What identifies a row, and its fields in the export's words, or why it is too long; "" for what is no row."""
-    if len(text) > MAX_LINE:
-        return text, f"a row of over {MAX_LINE} bytes"
+def _read(text: bytes, kind: type[msgspec.Struct]) -> tuple[bytes, dict[str, Any] | None]:
+    """What identifies a row, and its fields in the export's words; None for what is no row."""
     try:
         given = msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.MsgspecError, RecursionError):
-        return text, ""
+        return text, None
     row = row_of(given, kind)
     if kind is ScoreRow and isinstance(subject := given.get("subject"), dict):  # v3 says what a score is about
         about = {str(key): value for key, value in subject.items()}

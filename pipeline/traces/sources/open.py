@@ -42,17 +42,12 @@ class Composed:
         return self._sources[prefix].rows(part._replace(name=part.name.removeprefix(prefix)), digest)
 
 
-class EmbeddedProduction(Composed):
+def embedded(uri: str) -> Source:
     """The Langfuse export of what champions served, under its own names, and the spans of what the gateway served while
     rollouts ran, under `served/`."""
-
-    def __init__(self, uri: str) -> None:
-        has_served = any(Path(uri, SERVED).rglob("*.jsonl"))
-        served: dict[str, Source] = {f"{SERVED}/": Otel(f"{uri}/{SERVED}")} if has_served else {}
-        super().__init__(uri, {**served, "": LangfuseExport(uri)})
-
-
-FILES = {"demo": EmbeddedProduction, "langfuse_export": LangfuseExport, "otel": Otel}
+    has_served = any(Path(uri, SERVED).rglob("*.jsonl"))
+    served: dict[str, Source] = {f"{SERVED}/": Otel(f"{uri}/{SERVED}")} if has_served else {}
+    return Composed(uri, {**served, "": LangfuseExport(uri)})
 
 
 def open_source(address: Address) -> Source:
@@ -77,5 +72,9 @@ def _source(section: Any, uri: str) -> Source:
             return QueryRows(uri, section) if section.query else RowFiles(uri, section)
         case "custom":
             return create(section, uri)
-        case kind:
-            return FILES[kind](uri)
+        case "otel":
+            return Otel(uri)
+        case "demo":
+            return embedded(uri)
+        case _:
+            return LangfuseExport(uri)

@@ -11,60 +11,28 @@ from pipeline.traces.sources.shapes import (
     Json,
     Unreadable,
     decoded,
+    grouped,
     is_followed_by_words,
     list_of,
     literal,
+    names,
     object_of,
     refuse_repr,
     unreadable,
-    words,
 )
 
-# Kinds as they stand in `type`, with `-` written as `_`; Google and Bedrock have them as a key.
-_KINDS = {
-    "silent": words("""
-        reasoning thinking redacted_thinking reasoning_content redacted_reasoning cache_point step_start mcp_list_tools
-    """),
-    "call": words("tool_call tool_use function_call server_tool_use mcp_tool_use mcp_approval_request tool_calls"),
-    "result": words("""
-        tool_call_response tool_result tool_response function_result function_response server_tool_call_response
-        mcp_approval_response
-    """),
-    "payload": words("""
-        image image_url input_image image_file output_image audio audio_url input_audio output_audio video video_url
-        input_video document document_url media file input_file file_data inline_data blob uri binary container_upload
-        computer_screenshot
-    """),
-    "text": words("text input_text output_text refusal"),
-}
-_RESULT_ENDS = ("_call_output", "_call_response", "_tool_result", "_shell_output")
-_RESULT_KEYS = ("functionResponse", "function_response", "toolResult", "code_execution_result", "codeExecutionResult")
-_EXECUTED_KEYS = ("executable_code", "executableCode")
-_CALL_KEYS = ("functionCall", "function_call", "toolUse", *_EXECUTED_KEYS)
-_PAYLOAD_KEYS = _KINDS["payload"] | {"inlineData", "fileData"}
-_SILENT = words("reasoning reasoningContent cachePoint")
-_SILENT_KEYS = words("""
-    type block_type content_type id index name annotations citations cache_control thought_signature thoughtSignature
-    signature logprobs extras providerOptions meta providerMetadata provider_options part_metadata provider_name
-    provider_details state
-""")
-"""Keys of a part that hold nothing that was said."""
+_KINDS = {name: frozenset(kinds) for name, kinds in grouped("kinds").items()}
+_RESULT_ENDS, _RESULT_KEYS, _EXECUTED_KEYS = map(names, ("result_ends", "result_keys", "executed_keys"))
+_CALL_KEYS, _PAYLOAD_KEYS = names("call_keys"), _KINDS["payload"] | {"inlineData", "fileData"}
+_SILENT, _SILENT_KEYS = frozenset(names("silent_parts")), frozenset(names("silent_keys"))
 _OUTPUTS = ("text", "json", "content", "error-text", "error-json")
 """Kinds of what a tool returned, as Vercel's SDK writes them around it."""
 _CUT = re.compile(r"\[?\s*\{\s*[\"'](?:type|role)[\"']\s*:\s*[\"'][\w-]+[\"']\s*,").match
 """Parts, or a message, that were cut off: as a whole they would have been JSON."""
 _ENVELOPES = ("tool_calls", "toolCalls", "function_call", "choices", "candidates")
-
-_IDS = ("call_id", "tool_call_id", "toolCallId", "tool_use_id", "toolUseId", "tool_id", "callId", "id")
-_NAMES = ("name", "toolName", "tool_name")
-_ARGUMENTS = ("arguments", "args", "input", "tool_kwargs", "kwargs", "parameters")
-_NESTED = ("function", "functionCall", "function_call", "toolUse", "custom", "tool_call", "toolCall")
-_CLIENT_KINDS = words("function function_call tool_call tool_calls tool_use tool custom custom_tool_call") | {""}
-"""Kinds of calls that the client answers; others are executed by the provider."""
-_SCHEMAS = ("parameters", "input_schema", "inputSchema", "parametersJsonSchema", "parameters_json_schema")
-_DECLARATIONS = ("function_declarations", "functionDeclarations")
-
-
+_IDS, _NAMES, _ARGUMENTS = map(names, ("call_ids", "call_names", "call_arguments"))
+_NESTED, _CLIENT_KINDS = names("nested_calls"), {"", *names("client_kinds")}
+_SCHEMAS, _DECLARATIONS = names("schemas"), names("declarations")
 _PREFIX = re.compile(r"^(message|message_content|tool_call)\.")
 
 

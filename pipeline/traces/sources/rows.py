@@ -17,12 +17,12 @@ from pipeline.traces.sources import chat, fields
 from pipeline.traces.sources.files import Files
 from pipeline.traces.sources.lines import refusal
 from pipeline.traces.sources.protocol import Digest, SourcePart
-from pipeline.traces.sources.shapes import NOTHING, decoded, first, last_key, list_of, object_of, words
+from pipeline.traces.sources.shapes import NOTHING, decoded, first, last_key, list_of, names, object_of
 from pipeline.traces.sources.tables import FORMATS, bundled, records
 
 MODEL = "unknown"
 """Of a row that does not say who answered."""
-FINE = words("success succeeded successful ok complete completed done finished true unset default debug warning")
+FINE = frozenset(names("fine"))
 """Words of a status that is no error."""
 SCORE_KEYS = (("name", "key", "metric"), ("value", "score", "rating"))
 """Of an object that is a score: its name, and its value."""

@@ -10,10 +10,12 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import msgspec
 
+TABLES: dict[str, Any] = msgspec.yaml.decode(Path(__file__).with_name("names.yaml").read_bytes())
 Value = TypeVar("Value")
 Json = dict[str, Any]
 
@@ -42,8 +44,13 @@ class Unreadable(ValueError):
     """A value of no known shape. The text is its fingerprint."""
 
 
-def words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
+def names(table: str) -> tuple[str, ...]:
+    """Those of a table of names.yaml, in their order."""
+    return tuple(TABLES[table].split())
+
+
+def grouped(table: str) -> dict[str, tuple[str, ...]]:
+    return {group: tuple(text.split()) for group, text in TABLES[table].items()}
 
 
 def in_order(numbered: Mapping[int, Value], first: int = 0) -> list[Value]:

@@ -1,7 +1,6 @@
 """Reader of logged calls in a database, by the recipe's query and SQLAlchemy. A UTC day is a part, read in one
 read-only snapshot by a server-side cursor. Rows whose time is null are a part of their own."""
 
-import hashlib
 import re
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -17,11 +16,10 @@ from sqlalchemy.sql import quoted_name
 
 from pipeline.core.redaction import redacted
 from pipeline.recipe.sources import RowsSource
-from pipeline.traces.records import Reason
-from pipeline.traces.rows import Rejection, Rows
-from pipeline.traces.sources.daily_parts import ServerAway, daily_parts, day_range
+from pipeline.traces.rows import Rows
+from pipeline.traces.sources.daily_parts import ServerAway, daily_parts, day_range, read_pages
 from pipeline.traces.sources.fields import UNITS
-from pipeline.traces.sources.protocol import BLOCK, MAX_LINE, Digest, SourcePart, named_day
+from pipeline.traces.sources.protocol import BLOCK, Digest, SourcePart
 from pipeline.traces.sources.rows import RowMapping
 from pipeline.traces.sources.shapes import plain, steps
 
@@ -64,29 +62,13 @@ class QueryRows:
         return "delete the rows with the user's id, and from backups of the database"
 
     def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
-        block, held, line, total = Rows(), 0, 0, 0
-        try:
-            for line, (content, row) in enumerate(self._read(part), 1):
-                total += int.from_bytes(hashlib.sha256(content).digest())  # rows of one time come in any order
-                held += len(content)
-                if row is None:
-                    block.rejected.append(Rejection(line, Reason.MALFORMED, detail="bytes that are no text"))
-                elif len(content) > MAX_LINE:
-                    block.rejected.append(Rejection(line, Reason.TOO_LONG, detail=f"over {MAX_LINE} bytes"))
-                else:
-                    self._mapping.put(block, row, line)
-                if held >= BLOCK:
-                    yield block
-                    block, held = Rows(), 0
-        except ServerAway as error:
-            if not line:
-                raise
-            day = named_day(part.name)
-            block.rejected.append(Rejection(line + 1, Reason.TRUNCATED_FILE, day=day, detail=str(error)))
-        digest.update(f"{line} {total}".encode())
-        yield block
+        def put(block: Rows, row: dict[str, Any], line: int) -> int:
+            self._mapping.put(block, row, line + 1)
+            return line + 1
 
-    def _read(self, part: SourcePart) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
+        return read_pages(part, digest, self._pages(part), put, repeats=False)
+
+    def _pages(self, part: SourcePart) -> Iterator[list[tuple[bytes, dict[str, Any] | None]]]:
         """The content of each row, and its values unless they are no text. Raises ServerAway."""
         time = _column(self._time)
         with self._connected() as connection:
@@ -100,7 +82,7 @@ class QueryRows:
                 return
             result, size = connection.execution_options(stream_results=True).execute(rows).mappings(), 1
             while batch := [_content(dict(row)) for row in result.fetchmany(size)]:
-                yield from batch
+                yield batch
                 size = max(1, min(MOST, BLOCK // max(len(content) for content, _ in batch), 2 * size))
 
     def _sample(self, connection: Connection) -> dict[str, Any]:

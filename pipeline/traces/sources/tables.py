@@ -6,6 +6,7 @@ import csv
 import re
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -51,14 +52,6 @@ def parquet_records(files: Files, part: SourcePart, digest: Digest, columns: Col
                 line += batch.num_rows
         except Broken as error:
             yield RecordBatch([], [Rejection(line + 1, error.reason, detail=str(error))])
-
-
-def first_batch(stream: Any, part: SourcePart, most: int) -> RecordBatch | None:
-    """The first rows, at most so many, with all of their columns."""
-    try:
-        return next((_batch(batch.slice(0, most), 0) for batch in _bounded(stream, part, None)), None)
-    except Broken:
-        return None
 
 
 def _bounded(stream: Any, part: SourcePart, columns: Collection[str] | None) -> Iterator[Any]:
@@ -164,10 +157,10 @@ def _of_files(files: Files, part: SourcePart, digest: Digest, paths: Sequence[st
 
 def first_records(files: Files, part: SourcePart, most: int) -> list[dict[str, Any]]:
     """A file's first rows, whole, from its beginning alone. A name of no known format is read as JSON lines."""
-    name = part.name.removesuffix(".gz")
+    name, batch = part.name.removesuffix(".gz"), None
     if name.endswith(PARQUET):
-        with files.opened(part) as stream:
-            batch = first_batch(stream, part, most)
+        with files.opened(part) as stream, suppress(Broken):
+            batch = next((_batch(batch.slice(0, most), 0) for batch in _bounded(stream, part, None)), None)
     elif name.endswith((CSV, JSON)):
         batch = next(records(files, part, sha256(), ()), None)
     else:

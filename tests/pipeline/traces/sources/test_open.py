@@ -15,7 +15,7 @@ from pipeline.traces.rows import Rows
 from pipeline.traces.sources import protocol
 from pipeline.traces.sources.langfuse import Observation, add, row_of
 from pipeline.traces.sources.langfuse_export import LangfuseExport
-from pipeline.traces.sources.open import EmbeddedProduction, open_source
+from pipeline.traces.sources.open import embedded, open_source
 from pipeline.traces.sources.otel import Otel
 from pipeline.traces.sources.protocol import Address
 
@@ -66,7 +66,7 @@ def test_bad_lines_are_counted_in_bounded_memory(tmp_path: Path, kind: str, monk
     [
         (LangfuseExport, r"observations_v2/"),
         (Otel, r"has no JSON lines of OTLP\. Point traces\.source\.uri"),
-        (EmbeddedProduction, r"observations_v2/"),
+        (embedded, r"observations_v2/"),
     ],
 )
 def test_a_missing_source_says_what_to_do(tmp_path: Path, kind: Any, message: str) -> None:
@@ -105,9 +105,9 @@ def test_six_real_traces_are_read(shared_data: Path) -> None:
 
 def test_the_export_and_what_was_served_are_one_source(tmp_path: Path) -> None:
     write(tmp_path, "observations_v2/2026-01-05.jsonl.gz", [observation(1)])
-    assert [trace.trace_id for trace in read(EmbeddedProduction(str(tmp_path))).traces] == ["t1"]
+    assert [trace.trace_id for trace in read(embedded(str(tmp_path))).traces] == ["t1"]
     write(tmp_path, "served/arithmetic/2026-01-06-1.jsonl", [request(span(TEXTS))])
-    source = EmbeddedProduction(str(tmp_path))
+    source = embedded(str(tmp_path))
     names = [part.name for part in source.parts()]
     assert names == ["observations_v2/2026-01-05.jsonl.gz", "served/arithmetic/2026-01-06-1.jsonl"]
     rows = read(source)

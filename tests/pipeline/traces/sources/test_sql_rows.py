@@ -13,7 +13,7 @@ import pytest
 
 from pipeline.recipe.sources import RowsSource
 from pipeline.traces.rows import Rows
-from pipeline.traces.sources import sql_rows
+from pipeline.traces.sources import daily_parts, sql_rows
 from pipeline.traces.sources.protocol import SourcePart
 from pipeline.traces.sources.sql_rows import QueryRows
 
@@ -137,7 +137,7 @@ def test_a_query_is_taken_as_it_is(file: tuple[sqlite3.Connection, str], query: 
 
 @pytest.mark.slow
 def test_rows_that_are_no_trace_are_counted(database: Any, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sql_rows, "MAX_LINE", 5000)
+    monkeypatch.setattr(daily_parts, "MAX_LINE", 5000)
     insert(database, 1)
     insert(database, 2, latency_ms=float("nan"))
     insert(database, 3, output="x" * 6000)
@@ -170,7 +170,8 @@ def test_the_digest_is_of_the_rows(database: Any, postgres_url: str) -> None:
 def test_a_server_that_goes_away_breaks_the_day_off(
     database: Any, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sql_rows, "BLOCK", 1)
+    for module in (daily_parts, sql_rows):
+        monkeypatch.setattr(module, "BLOCK", 1)
     for number in range(1, 6):
         insert(database, number)
     source = source_of(postgres_url)
