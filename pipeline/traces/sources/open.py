@@ -15,7 +15,6 @@ from pipeline.traces.sources.otel import Otel
 from pipeline.traces.sources.prompts import Prompts
 from pipeline.traces.sources.protocol import Address, Digest, Source, SourcePart
 from pipeline.traces.sources.rows import RowFiles
-from pipeline.traces.sources.sql_rows import QueryRows
 
 SERVED = "served"
 """Folder of the gateway's spans, below the root of the embedded production's export."""
@@ -68,8 +67,12 @@ def _source(section: Any, uri: str) -> Source:
             return MlflowTraces(uri, section)
         case "prompts":
             return Prompts(uri, section)
+        case "rows" if section.query:
+            from pipeline.traces.sources.sql_rows import QueryRows  # SQLAlchemy takes half a second of every worker
+
+            return QueryRows(uri, section)
         case "rows":
-            return QueryRows(uri, section) if section.query else RowFiles(uri, section)
+            return RowFiles(uri, section)
         case "custom":
             return create(section, uri)
         case "otel":
