@@ -26,7 +26,7 @@ FIGURES: dict[str, dict[str, Any]] = {
     "preemption": {"goodput": ANY, "worst": ANY, "time_share": ANY},
     "models": {"trained_or_refused_before_labels": 1.0, "silently_wrong": 0, "exports_equal": 1.0, "refused": ANY},
     "places": {"right": ANY, "refused_before_paid": ANY, "silently_wrong": 0, "preflight_s": ANY},
-    "nights": {"false_discovery_rate": ANY, "lucky_year": ANY, "power_at_gate_300": ANY, "nights_refused": 0},
+    "nights": {"false_discovery_rate": ANY, "nights_refused": 0, "harmless_promoted": ANY, "mb_a_night": ANY},
     "pii": {"recall": ANY, "kept": ANY},
 }
 """Each program, the longest first, with the figures of its last line; a value is a promise that holds at any size."""

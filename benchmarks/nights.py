@@ -3,15 +3,26 @@ the same items with fresh answers of both arms, at the level and on the nights o
 evals/outlook.py). The last line is JSON."""
 
 import json
+import os
+import tempfile
+import time
+from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 from scipy.special import ndtr
 
+from benchmarks.nights_calendar import calendar
 from benchmarks.parts import options
+from benchmarks.rollout_machine import rollouts
 from evals import luck, statistics
+from evals.gate import Verdict
 from evals.outlook import MOST_NIGHTS, nights_worth
 from evals.statistics import Array, normal_quantile
+from jobs.status import read_deployment
+from tests.assets.laid import Laid
+from tests.pipeline.rollout.conftest import NAME
 
 SHARES = (0.02, 0.05, 0.1, 0.3, 0.6)
 """Of the candidates that are truly better."""
@@ -112,10 +123,24 @@ def _false(*runs: Years) -> float:
     return max(float((each.false / np.maximum(each.promoted, 1)).mean()) for each in runs)
 
 
+def status_s(iterations: int) -> float:
+    """CPU seconds of what `pt status` reads of so many iterations."""
+    with tempfile.TemporaryDirectory() as folder:
+        laid = Laid(Path(folder))
+        for number in range(iterations):
+            laid.end(laid.until_verdict(f"digest-{number}", Verdict.FAIL, f"data-{number}"), "refused")
+        with patch.dict(os.environ, {"PREFERENCE_TUNING_OVERRIDES": f"data_root={folder} base_model.name={NAME}"}):
+            begun = time.process_time()
+            read_deployment(time.time())
+            return time.process_time() - begun
+
+
 def main() -> None:
-    figures = gates(options(__doc__, "a few years of 40 nights").parse_args().small)
+    small = options(__doc__, "a few years of 40 nights, two rollouts, five nights of the calendar").parse_args().small
+    figures = gates(small)
     assert figures["longest_collecting"] < MOST_NIGHTS
-    print(json.dumps(figures))
+    figures |= rollouts(2 if small else 100, small) | {"pt_status_s": round(status_s(9 if small else luck.PERIOD), 2)}
+    print(json.dumps(figures | calendar(6 if small else 60)))  # last: it moves this process's clock
 
 
 if __name__ == "__main__":

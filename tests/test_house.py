@@ -54,8 +54,8 @@ def test_names_of_tests_are_short() -> None:
     assert [each for each in named if len(each[1]) > 60] == []
 
 
-DRIVES_TESTS = {"gpu.py", "gpu_matrix.py", "rollout_machine.py"}
-"""Benchmarks that run the tests' own trainings and rollouts on other hardware, or for longer."""
+DRIVES_TESTS = {"gpu.py", "gpu_matrix.py", "nights.py", "nights_calendar.py", "rollout_machine.py"}
+"""Benchmarks that run the tests' own trainings, rollouts and calendar on other hardware, or for longer."""
 
 
 def test_no_benchmark_imports_tests() -> None:
