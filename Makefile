@@ -11,7 +11,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 # Every process that a test starts would compile the project again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-fast test-all test-ways test-benchmarks test-vllm test-transformers4 pytest lint serve ui help
+.PHONY: run test test-fast test-all test-ways test-benchmarks test-vllm test-transformers4 pytest lint serve ui clean help
 
 help:
 	@echo "make run    one iteration on the embedded recipe, its rollout, and what came out"
@@ -25,6 +25,7 @@ help:
 	@echo "make test-vllm  the tests that ask a vLLM server, on this CPU; sets .venv-vllm up"
 	@echo "make test-transformers4  exports in transformers 4.57; sets .venv-transformers4 up"
 	@echo "make lint   ruff, import-linter and pyright"
+	@echo "make clean  forget every iteration: shows .dagster/ and each data root; CONFIRM=yes removes what runs wrote, and keeps the audit logs"
 
 run: .venv/installed
 	@dagster job launch -j preference_tuning
@@ -68,6 +69,9 @@ serve: .venv/installed
 
 ui: .venv/installed
 	@python -m jobs.ui --with-parent
+
+clean:
+	@$(PYTHON) -m jobs.clean --confirm "$(CONFIRM)"
 
 # torch comes first and alone: anything else that wants it must find it there, not fetch another build.
 .venv/installed: pyproject.toml constraints/cpu.txt

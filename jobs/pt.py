@@ -41,6 +41,7 @@ WORDS = {
     "k8s": CommandWord("jobs.cluster", "lint, render and estimate a training on a cluster"),
     "serve": CommandWord("jobs.serve", "keep the embedded gateway running"),
     "ui": CommandWord("jobs.ui", "Dagster and MLflow on 127.0.0.1"),
+    "clean": CommandWord("jobs.clean", "remove what runs wrote here, and keep the audit logs"),
 }
 
 
