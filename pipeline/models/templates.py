@@ -44,12 +44,15 @@ def json_file(path: Path) -> dict[str, Any]:
     return tree if isinstance(tree, dict) else {}
 
 
+SYSTEM_FIRST = "messages and messages[0]['role'] == 'system'"
 MERGE = (
-    "{% if messages and messages[0]['role'] == 'system' %}"
-    "{% if messages|length > 1 and messages[1]['role'] == 'user' %}"
+    "{% if " + SYSTEM_FIRST + " %}{% if messages|length > 1 and messages[1]['role'] == 'user' %}"
     "{% set messages = [{'role': 'user', 'content': messages[0]['content'] + '\n\n' + messages[1]['content']}]"
     " + messages[2:] %}{% else %}"
     "{% set messages = [{'role': 'user', 'content': messages[0]['content']}] + messages[1:] %}{% endif %}{% endif %}"
+)
+REFUSE = (
+    "{% if " + SYSTEM_FIRST + " %}{{ raise_exception('base_model.chat.system refuses system messages') }}{% endif %}"
 )
 DIRECTIVES = "aAbBdmyYjUWHIMSp"
 """Of strftime, which templates write dates with."""
@@ -65,7 +68,7 @@ def with_settings(template: str, chat: ChatSettings) -> str:
         before += "{% set enable_thinking = " + switch + " %}{% set thinking = " + switch + " %}"
     if chat.date is not None:
         before += _calendar(chat.date)
-    before += MERGE if chat.system == "merge_into_user" else ""
+    before += {"keep": "", "merge_into_user": MERGE, "refuse": REFUSE}[chat.system]
     return f"{before}{FIRST_OUTPUT}{template}" if before else template
 
 

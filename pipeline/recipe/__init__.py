@@ -49,9 +49,9 @@ class ChatSettings(Section):
 
     template: Uri | None = None
     """File with a Jinja chat template instead of the model's own."""
-    system: Literal["keep", "merge_into_user"] = "keep"
+    system: Literal["keep", "merge_into_user", "refuse"] = "keep"
     """keep: the template gets system messages, and rows of one that it drops or refuses stop the run. merge_into_user:
-    the system message stands before the first user message, with an empty line between them."""
+    the system message stands before the first user message, with an empty line between them. refuse: none is taken."""
     thinking: bool | None = None
     """The template's switch for reasoning (`enable_thinking`, `thinking`); null: its default."""
     date: date_type | None = None

@@ -5,6 +5,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
+from jinja2 import TemplateError
 from transformers import AutoTokenizer
 
 from pipeline.demo import MODEL_DIR
@@ -56,6 +58,12 @@ def test_a_system_message_is_merged_into_the_first_users(tmp_path: Path) -> None
     assert rendered(tmp_path, ALTERNATING, several, system="merge_into_user") == f"{merged}assistant: Hi;user: Hello;"
     assert rendered(tmp_path, ALTERNATING, [SYSTEM], system="merge_into_user") == "user: Be brief.;"
     assert rendered(tmp_path, ALTERNATING, [USER], system="merge_into_user") == "user: Hello;"
+
+
+def test_refused_system_messages_raise_and_the_others_render(tmp_path: Path) -> None:
+    with pytest.raises(TemplateError, match="refuses system messages"):
+        rendered(tmp_path, DATED, [SYSTEM, USER], system="refuse", date="2026-01-31")
+    assert rendered(tmp_path, ALTERNATING, [USER], system="refuse") == "user: Hello;"
 
 
 def test_settings_reach_every_template_of_a_model(tmp_path: Path) -> None:
