@@ -25,8 +25,6 @@ USER = "user"
 """Source of the gateway's scores of users, from 0 to 1."""
 LEAST_SHARE = 0.05
 """Share of all scores from which an undeclared name is reported."""
-SHOWN = 5
-"""Values of a name that are shown to a person."""
 
 
 class Meant(NamedTuple):
@@ -113,7 +111,7 @@ class ScoreCounts:
             total=old.total + new.total,
             feedback=old.feedback + new.feedback,
             outside=old.outside + new.outside,
-            values=tuple(dict.fromkeys((*old.values, *new.values)))[:SHOWN],
+            values=tuple(dict.fromkeys((*old.values, *new.values)))[:5],
         )
 
 

@@ -11,7 +11,6 @@ from pipeline.traces.rows import Rejection, Rows
 from pipeline.traces.sources.protocol import BLOCK, MAX_LINE, Digest, Holds, SourcePart, named_day
 
 Row = TypeVar("Row")
-TOO_LONG = f"a row of over {MAX_LINE} bytes"
 SETTLED_AFTER_DAYS = 3
 """What comes later, or is changed later, is not seen."""
 
@@ -67,9 +66,9 @@ def read_pages(
                 total += int.from_bytes(mark)
                 held += len(content)
                 if row is None or len(content) > MAX_LINE:
-                    reason, detail = (Reason.MALFORMED, "") if row is None else (Reason.TOO_LONG, TOO_LONG)
                     line += 1
-                    block.rejected.append(Rejection(line, reason, detail=detail))
+                    reason = Reason.MALFORMED if row is None else Reason.TOO_LONG
+                    block.rejected.append(Rejection(line, reason, detail=f"{len(content)} bytes"))
                 else:
                     line = add(block, row, line)
                 if held >= BLOCK:
