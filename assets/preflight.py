@@ -12,6 +12,7 @@ from assets.environment import address_faults, environment
 from assets.gate import gate_refusals, readable
 from assets.records import RECORDS
 from assets.resources import Deployment
+from evals.base_check import check_base, check_once
 from evals.freezing import unfreezable
 from evals.rollout_plan import DAY_S, plan_lines
 from evals.suites import Suite
@@ -20,7 +21,6 @@ from k8s.launch import recipe_refusals
 from pipeline.core.storage import Store
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.desk.judges import is_desk_judge
-from pipeline.models.check import check_base, check_once
 from pipeline.places.checks import Places, file_lines, place_faults
 from pipeline.recipe import Recipe
 from pipeline.recipe.sources import DemoSource

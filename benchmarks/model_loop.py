@@ -16,12 +16,12 @@ import pyarrow.parquet as pq
 
 from benchmarks.base_tokenizers import SYSTEM, TEMPLATES, answer, question
 from benchmarks.contexts import context_of, quiet, recipe_of, stage_context
+from evals.base_check import check_base, of_level
 from evals.evaluate import EvalServices, evaluate
 from evals.freezing import held_apart
 from evals.records import EvalPlan
 from pipeline.core.iteration import identify
 from pipeline.core.storage import CheckpointRef, DatasetRef, ModelRef, Record, Store, digest_file
-from pipeline.models.check import check_base, of_level
 from pipeline.places.checks import Places, place_faults
 from pipeline.recipe import BaseModelSection, ChatSettings, Evaluation, Selection, Traces, Training, Validation
 from pipeline.recipe.methods import DPO, GRPO, KTO, SFT, MethodName

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from evals.base_check import check_base
 from jobs.screen import GREEN, RED, YELLOW, named, paint, terminal_width
-from pipeline.models.check import check_base
 from pipeline.recipe import Lora
 
 COLOURS = {"ok": GREEN, "warning": YELLOW, "error": RED}

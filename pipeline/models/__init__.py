@@ -1,1 +1,1 @@
-"""Base models of any family: tokenizer, rendering of conversations, the check before a run and the export after it."""
+"""Base models of any family: tokenizer, rendering of conversations, and the export after a run."""

@@ -15,7 +15,7 @@ from pipeline.core.markdown import literal
 from pipeline.core.model_files import ADAPTER as ADAPTER_CONFIG
 from pipeline.core.model_files import INDEX
 from pipeline.core.storage import CheckpointRef
-from pipeline.models.check import BaseFinding
+from pipeline.registry.base_findings import BaseFinding
 from pipeline.training.weights import BASE
 
 MODEL, ADAPTER = "model", "adapter"

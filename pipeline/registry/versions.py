@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pipeline.core.iteration import Iteration
 from pipeline.core.mlflow_server import mlflow_answers
 from pipeline.core.storage import CheckpointRef, Record, Store
-from pipeline.models.check import last_check
 from pipeline.recipe.pinning import leaves
 from pipeline.registry import runs
+from pipeline.registry.base_findings import last_check
 from pipeline.registry.model_artifacts import (
     ADAPTER,
     MLMODEL,

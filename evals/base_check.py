@@ -5,40 +5,23 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
-from pipeline.core import layout
 from pipeline.core.model_files import INDEX, ONE_FILE, faults, model_files
-from pipeline.core.storage import ModelRef, Record, Store, digest_json
+from pipeline.core.storage import ModelRef, Store, digest_json
 from pipeline.models.tokenizer import context_length, load_tokenizer
 from pipeline.recipe import Lora
+from pipeline.registry.base_findings import BaseCheck, BaseFinding, Level, check_place
 
-Level = Literal["ok", "warning", "error"]
 ELSEWHERE = ("*.bin", "*.gguf", "*.pth", "consolidated*.safetensors")
 """Weights in other layouts, which other engines may load instead."""
-
-
-class BaseFinding(NamedTuple):
-    """The answer to one question; of an error and a warning with what to do."""
-
-    level: Level
-    question: str
-    text: str
-
 
 Findings = Iterator[BaseFinding]
 
 
-class BaseCheck(Record):
-    """The findings in a model of that digest, for these adapters by this version of transformers."""
-
-    asked: str
-    findings: tuple[BaseFinding, ...]
-
-
 def check_once(store: Store, model: ModelRef, lora: Lora | None) -> tuple[BaseFinding, ...]:
     """The check of a model under the data root's records: asked again where the adapters or transformers changed."""
-    place = f"{layout.BASE_MODELS}/{model.digest[:16]}.check.json"
+    place = check_place(model)
     asked = digest_json([lora.model_dump() if lora else None, version("transformers")])
     known = store.read(place, BaseCheck)
     if known is not None and known.asked == asked:
@@ -49,16 +32,10 @@ def check_once(store: Store, model: ModelRef, lora: Lora | None) -> tuple[BaseFi
     return findings
 
 
-def last_check(store: Store, model: ModelRef) -> tuple[BaseFinding, ...]:
-    """The findings in a model; nothing where it was not asked."""
-    known = store.read(f"{layout.BASE_MODELS}/{model.digest[:16]}.check.json", BaseCheck)
-    return known.findings if known else ()
-
-
 def check_base(folder: Path, lora: Lora | None = None) -> list[BaseFinding]:
     """All findings, in the order of the questions; what cannot be asked after an error is left out. `lora`: the
     adapters that are trained."""
-    from pipeline.models.check_loaded import template, tensors, tokenizer
+    from evals.base_check_loaded import template, tensors, tokenizer
 
     findings = list(_files(folder))
     if any(each.level == "error" for each in findings):

@@ -12,11 +12,12 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from pipeline.models.check import BaseFinding, Findings
+from evals.base_check import Findings
 from pipeline.models.export import places, saved_state
 from pipeline.models.rendering import folder_template, left_out, rendered
 from pipeline.models.tokenizer import stop_ids, tokens_of
 from pipeline.recipe import Lora
+from pipeline.registry.base_findings import BaseFinding
 
 PLAIN = ("Add 17 and 4.", "a  b   c", "first\nsecond\n\n\tthird", " leading and trailing ")
 FOREIGN = ("naïve café", "日本語の文", "🙂")

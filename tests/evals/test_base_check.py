@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 
+from evals.base_check import check_base, check_once, of_level
 from pipeline.core.storage import Store, model_ref
 from pipeline.demo import MODEL_DIR
-from pipeline.models.check import BaseFinding, check_base, check_once, last_check, of_level
 from pipeline.recipe import Lora
+from pipeline.registry.base_findings import BaseFinding, last_check
 
 pytestmark = pytest.mark.slow
 
