@@ -166,8 +166,10 @@ def _rollout(recipe: Recipe, source: Address | None) -> Lines:
         yield from map(fine, plan_lines(policy_of(section), a_day))
     except ValueError as error:
         yield problem(str(error))
+    alone = unservable_recipe(recipe.training.lora)
+    if section.traffic.kind == "inference_pool" and alone:
+        yield problem(f"rollout.traffic is inference_pool: {alone}. Set rollout.traffic: {{kind: http_route}}.")
     if section.traffic.kind == "gateway" and section.traffic.arms == "adapters":
-        alone = unservable_recipe(recipe.training.lora)
         shared = "rollout: the candidate is served as an adapter, by the champion's server"
         yield fine(f"rollout: the candidate gets a server of its own: {alone}" if alone else shared)
 

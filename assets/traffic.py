@@ -4,6 +4,7 @@ looks, in which the simulated users of an embedded world ask."""
 import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, assert_never
 
@@ -13,7 +14,7 @@ from pipeline.core import layout
 from pipeline.core.storage import ModelRef, locked
 from pipeline.demo.traffic import with_users
 from pipeline.recipe import Recipe
-from pipeline.recipe.rollout import GatewayTraffic, HttpRouteTraffic, NoTraffic
+from pipeline.recipe.rollout import GatewayTraffic, HttpRouteTraffic, InferencePoolTraffic, NoTraffic
 from pipeline.recipe.sources import DemoSource
 from pipeline.rollout.fold import adapters_to_serve, models_to_serve, read_state
 from pipeline.rollout.gateway.keeper import SlotKeeper
@@ -59,12 +60,15 @@ def traffic_split(deployment: Deployment) -> TrafficSplit:
                 return pool.slot_of(digest, wanted, servable_adapters(deployment))
 
             return GatewaySplit(store, name, slot_of, identity(deployment))
-        case HttpRouteTraffic():
+        case HttpRouteTraffic() | InferencePoolTraffic():
             from k8s.client import connect
+            from k8s.rewrite import PoolRewrite
             from k8s.route import HttpRoute
 
-            client = connect(environment().kubeconfig)
-            return HttpRoute(client, traffic, name, identity(deployment), location)
+            client, tell = connect(environment().kubeconfig), identity(deployment)
+            if isinstance(traffic, HttpRouteTraffic):
+                return HttpRoute(client, traffic, name, tell, location)
+            return PoolRewrite(client, traffic, name, tell, location, partial(servable_adapters, deployment))
         case NoTraffic():
             return NoRouter()
         case _:
@@ -133,7 +137,7 @@ def wanted_models(deployment: Deployment, now: float) -> list[ModelRef]:
 def servable_adapters(deployment: Deployment) -> dict[str, ServedAdapter]:
     """Those of them that a server can answer by, beside the champion whose adapters they are."""
     traffic, name = deployment.recipe().rollout.traffic, deployment.recipe().base_model.name
-    if not isinstance(traffic, GatewayTraffic) or traffic.arms == "merged":
+    if traffic.kind not in ("gateway", "inference_pool") or (traffic.kind == "gateway" and traffic.arms == "merged"):
         return {}
     over = adapters_to_serve(read_state(deployment.store(), name))
     return {digest: each for digest, each in over.items() if not unservable(Path(each.adapter.uri))}
@@ -149,9 +153,10 @@ def _metrics(deployment: Deployment, judged_by: Recipe, grading: Grading, log: L
     metrics, name = recipe.rollout.metrics, recipe.base_model.name
     if metrics is None:
         return SpanMetrics(store, name, grading, recipe.traces)
-    from k8s.prometheus import PrometheusLooks
+    from k8s.prometheus import PICKER, SERVERS, PrometheusLooks
     from pipeline.rollout.production import ProductionLooks, ProductionTraces
 
     address = Address(recipe.traces.source, deployment.source_uri())
     production = ProductionTraces(address, recipe.traces, name, lambda: forgotten(store))
-    return ProductionLooks(PrometheusLooks(metrics, name), production, grading, judged_by.rewards, log)
+    counted = PICKER if recipe.rollout.traffic.kind == "inference_pool" else SERVERS
+    return ProductionLooks(PrometheusLooks(metrics, name, counted), production, grading, judged_by.rewards, log)

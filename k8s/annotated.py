@@ -17,7 +17,7 @@ TRIES = 60
 MAX_PAUSE_S = 0.05
 
 
-class Asked(NamedTuple):
+class AskedWeights(NamedTuple):
     """As the annotations say. Epoch 0: nobody asked yet."""
 
     rollout: str
@@ -26,8 +26,8 @@ class Asked(NamedTuple):
     canary: str
 
 
-def asked_by(split: Split) -> Asked:
-    return Asked(split.rollout, split.epoch, split.champion.digest, split.canary.digest if split.canary else "")
+def asked_by(split: Split) -> AskedWeights:
+    return AskedWeights(split.rollout, split.epoch, split.champion.digest, split.canary.digest if split.canary else "")
 
 
 class AnnotatedObject:
@@ -39,7 +39,7 @@ class AnnotatedObject:
         self._client, self._resource, self._namespace, self._name, self._base = client, resource, namespace, name, base
         self.where = f"{kind} {namespace}/{name}"
 
-    def read(self) -> tuple[dict[str, Any], Asked]:
+    def read(self) -> tuple[dict[str, Any], AskedWeights]:
         """Raises ValueError where it is not there or lacks an annotation, OSError when nobody answers."""
         obj = reached(lambda: self._client.get(self._resource, self._namespace, self._name))
         if obj is None:
@@ -49,9 +49,9 @@ class AnnotatedObject:
             if key not in annotations:
                 raise ValueError(f"{self.where} has no annotation {key}. Restore it from {self._base}.")
         rollout, epoch, champion, canary = (annotations[key] for key in KEYS)
-        return obj, Asked(rollout, int(epoch), champion, canary)
+        return obj, AskedWeights(rollout, int(epoch), champion, canary)
 
-    def tries(self) -> Iterator[tuple[dict[str, Any], Asked]]:
+    def tries(self) -> Iterator[tuple[dict[str, Any], AskedWeights]]:
         """The object, read again after each patch that others got ahead of. Raises ConnectionError after TRIES."""
         for _ in range(TRIES):
             yield self.read()
@@ -61,7 +61,7 @@ class AnnotatedObject:
             "--show-managed-fields."
         )
 
-    def patched(self, obj: dict[str, Any], operations: list[dict[str, Any]], asked: Asked) -> bool:
+    def patched(self, obj: dict[str, Any], operations: list[dict[str, Any]], asked: AskedWeights) -> bool:
         """False when the object was changed since it was read."""
         version = obj["metadata"]["resourceVersion"]
         patch = [{"op": "test", "path": "/metadata/resourceVersion", "value": version}, *operations]

@@ -1,4 +1,5 @@
-"""Live metrics from a Prometheus server that scrapes the slots: requests, errors and latencies by its `increase()`.
+"""Live metrics from a Prometheus server: requests, errors and latencies by its `increase()`, as the slots count them,
+or a pool's endpoint picker: a server of several adapters does not count by adapter.
 What is missing, partial or no number is a missed look with its reason, never zero."""
 
 import json
@@ -14,8 +15,21 @@ from pipeline.rollout.router import Split
 from pipeline.rollout.shares import Latencies
 from pipeline.serving.endpoint import served_name
 
-FINISHED = "vllm:request_success_total"
-LATENCY = "vllm:e2e_request_latency_seconds_bucket"
+
+class Series(NamedTuple):
+    """Names of counters by model, and of the label that names it."""
+
+    label: str
+    requests: str
+    latency: str
+    errors: str = ""
+    """Of the requests; "": they are told by `finished_reason`."""
+
+
+SERVERS = Series("model_name", "vllm:request_success_total", "vllm:e2e_request_latency_seconds_bucket")
+PICKER = Series("target_model_name", "llm_d_epp_request_total", "llm_d_epp_request_duration_seconds_bucket",
+                "llm_d_epp_request_error_total")  # fmt: skip
+"""Of llm-d-router 0.9 and later."""
 ANSWERED = frozenset({"stop", "length"})
 CALLERS = frozenset({"abort"})
 """Ends that say nothing of the model: the caller hung up. Any end in neither set is an error."""
@@ -33,9 +47,9 @@ class Sample(NamedTuple):
 class PrometheusLooks:
     """LiveMetricsPort over the HTTP API of a Prometheus server; the unit is the request."""
 
-    def __init__(self, section: PrometheusMetrics, model_name: str) -> None:
-        """`model_name`: what callers ask for; a slot's series carry `<model>@<digest12>` as `model_name`."""
-        self._section, self._model_name = section, model_name
+    def __init__(self, section: PrometheusMetrics, model_name: str, series: Series = SERVERS) -> None:
+        """`model_name`: what callers ask for; `series` carry `<model>@<digest12>` in their label."""
+        self._section, self._model_name, self._series = section, model_name, series
 
     def look(self, split: Split, request: LookRequest) -> LiveMetrics | None:
         """Both arms from `since` to two scrapes before `now`; None where that is less than two scrapes, or there is no
@@ -45,16 +59,20 @@ class PrometheusLooks:
         if split.canary is None or until - since < LAG_SCRAPES * every_s:
             return None
         names = tuple(served_name(self._model_name, model.digest) for model in (split.champion, split.canary))
-        labels = "{model_name=~" + json.dumps("|".join(map(re.escape, names))) + "}"
+        label, requests, latency, failures = self._series
+        labels = f"{{{label}=~{json.dumps('|'.join(map(re.escape, names)))}}}"
         window = f"{round((until - since) * 1000)}ms"
-        servers = f"group by (model_name, job, instance) ({FINISHED}{labels})"
+        servers = f"group by ({label}, job, instance) ({requests}{labels})"
         queries = {
-            "up": f"count by (model_name) ({servers} * on (job, instance) group_left () (up == 1))",
-            FINISHED: f"sum by (model_name, finished_reason) (increase({FINISHED}{labels}[{window}]))",
-            LATENCY: f"sum by (model_name, le) (increase({LATENCY}{labels}[{window}]))",
+            "up": f"count by ({label}) ({servers} * on (job, instance) group_left () (up == 1))",
+            "requests": f"sum by ({label}, finished_reason) (increase({requests}{labels}[{window}]))",
+            "latency": f"sum by ({label}, le) (increase({latency}{labels}[{window}]))",
         }
+        if failures:  # a counter that begins with the first failure
+            none = f"0 * sum by ({label}) (increase({requests}{labels}[{window}]))"
+            queries["errors"] = f"sum by ({label}) (increase({failures}{labels}[{window}])) or {none}"
         if errors := self._section.errors_query:
-            counter = f"sum by (model_name) (increase({errors}[{window}]))"
+            counter = f"sum by ({label}) (increase({errors}[{window}]))"
             queries["errors"] = errors.replace(WINDOW, window) if WINDOW in errors else counter
         rows = {kind: self._vector(query, until) for kind, query in queries.items()}
         champion, canary = (self._arm(name, rows, request.slow_over_s) for name in names)
@@ -62,20 +80,21 @@ class PrometheusLooks:
 
     def _arm(self, name: str, rows: Mapping[str, Sequence[Sample]], slow_over_s: float | None) -> ArmLook:
         """Counts are whole: an increase may be a fraction of a request."""
-        own = {kind: [row for row in each if row.labels.get("model_name") == name] for kind, each in rows.items()}
+        own = {kind: [row for row in each if row.labels.get(self._series.label) == name] for kind, each in rows.items()}
         replicas = sum(row.value for row in own["up"])
         if replicas < self._section.replicas:
             raise ValueError(
                 f"{replicas:.0f} of {self._section.replicas} servers of {name} are up in Prometheus. Look at its "
                 "targets, or set rollout.metrics.replicas."
             )
-        cumulative = sorted((float(row.labels["le"]), row.value) for row in own[LATENCY])
-        if not own[FINISHED] or not cumulative or not math.isinf(cumulative[-1][0]):
+        cumulative = sorted((float(row.labels["le"]), row.value) for row in own["latency"])
+        if not own["requests"] or not cumulative or not math.isinf(cumulative[-1][0]):
+            silent = self._series.latency if own["requests"] else self._series.requests
             raise ValueError(
-                f"{FINISHED if not own[FINISHED] else LATENCY} of {name} has no samples in the window. Wait for two "
-                "scrapes of each server, or look at its metrics."
+                f"{silent} of {name} has no samples in the window. Wait for two scrapes of each server, or look at its "
+                "metrics."
             )
-        reasons = [(row.labels.get("finished_reason", ""), row.value) for row in own[FINISHED]]
+        reasons = [(row.labels.get("finished_reason", ""), row.value) for row in own["requests"]]
         answered = round(sum(value for reason, value in reasons if reason in ANSWERED))
         failed = round(sum(value for reason, value in reasons if reason not in ANSWERED | CALLERS))
         if "errors" in own:
@@ -85,6 +104,8 @@ class PrometheusLooks:
                     f"rollout.metrics.errors_query gives {failed if own['errors'] else 'no'} errors of model_name "
                     f"{name}. Let it count, and give 0 for an arm without errors."
                 )
+        if self._series.errors:
+            answered = max(0, round(sum(value for _, value in reasons)) - failed)
         slow = 0
         if slow_over_s is not None:  # over the last edge below the threshold: none that took longer is missed
             below = max((value for edge, value in cumulative if edge <= slow_over_s), default=0.0)

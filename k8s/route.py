@@ -4,7 +4,7 @@ list both slots are others'. Every gateway has to say that it took the route."""
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from k8s.annotated import AnnotatedObject, Asked, asked_by
+from k8s.annotated import AnnotatedObject, AskedWeights, asked_by
 from k8s.client import ApiResource, KubernetesClient
 from k8s.slots import Slot, SlotPair
 from pipeline.core.storage import ModelRef
@@ -20,7 +20,7 @@ class _Route(NamedTuple):
     """As it was read. `weights`: by slot."""
 
     obj: dict[str, Any]
-    asked: Asked
+    asked: AskedWeights
     places: tuple[int, ...]
     """Of the rules that list both slots, which all get the same weights."""
     weights: dict[str, int]
@@ -152,7 +152,7 @@ class HttpRoute:
             if slot.digest and slot.wanted and slot.name in idle:
                 self.slots.scale(slot.name, 0)
 
-    def _route(self, obj: dict[str, Any], asked: Asked) -> _Route:
+    def _route(self, obj: dict[str, Any], asked: AskedWeights) -> _Route:
         """Raises ValueError for a route in which no rule lists both slots."""
         where, slots = self._object.where, sorted(self.slots.names)
         rules: list[list[dict[str, Any]]] = [rule.get("backendRefs") or [] for rule in obj["spec"].get("rules") or []]

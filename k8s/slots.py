@@ -1,7 +1,7 @@
 """The two slots of a cluster, each a ConfigMap, a Deployment and a Service of one name. The ConfigMap names the model
 that the pods load when they start, so it changes only while there are none."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
@@ -97,25 +97,10 @@ class SlotPair:
         """
         if not slot.ready:
             return Readiness(served_digest="", replicas=0, reason=f"{slot.name}: none of {slot.wanted} pods is ready")
-        pods = self.servers(slot)
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            answers = list(pool.map(lambda pod: _asked(pod, pods[pod], identify), pods))
-        return _readiness_of(slot, answers)
-
-    def servers(self, slot: Slot) -> dict[str, str]:
-        """Root URLs of the ready pods behind the slot's Service, by name. Raises as `read`."""
-        selector = f"{SERVICE_LABEL}={slot.name}"
-        pods: dict[str, str] = {}
-        for each in reached(lambda: self._client.list(ENDPOINT_SLICE, self._namespace, selector)):
-            port = int(((each.get("ports") or [{}])[0]).get("port") or PORT)
-            for endpoint in each.get("endpoints") or []:
-                if (endpoint.get("conditions") or {}).get("ready", True) is False:  # absent: to be taken for ready
-                    continue
-                address = str(endpoint["addresses"][0])
-                host = f"[{address}]" if ":" in address else address
-                target = (endpoint.get("targetRef") or {}).get("name") or address
-                pods.setdefault(target, f"http://{host}:{port}/v1")
-        return dict(sorted(pods.items()))
+        pods = servers(self._client, self._namespace, slot.name)
+        return readiness_of(
+            slot.name, slot.digest, slot.ready, of_each(pods, lambda pod, url: asked(pod, url, identify))
+        )
 
     def _slot(self, name: str) -> Slot:
         config, deployment = self._get(CONFIG_MAP, name), self._get(DEPLOYMENT, name)
@@ -141,7 +126,29 @@ class SlotPair:
         reached(lambda: self._client.patch(resource, self._namespace, name, operations, subresource))
 
 
-class _PodAnswer(NamedTuple):
+def servers(client: KubernetesClient, namespace: str, service: str) -> dict[str, str]:
+    """Root URLs of the ready pods behind a Service, by name. Raises OSError when nobody answers, ValueError where it is
+    refused."""
+    pods: dict[str, str] = {}
+    for each in reached(lambda: client.list(ENDPOINT_SLICE, namespace, f"{SERVICE_LABEL}={service}")):
+        port = int(((each.get("ports") or [{}])[0]).get("port") or PORT)
+        for endpoint in each.get("endpoints") or []:
+            if (endpoint.get("conditions") or {}).get("ready", True) is False:  # absent: to be taken for ready
+                continue
+            address = str(endpoint["addresses"][0])
+            host = f"[{address}]" if ":" in address else address
+            target = (endpoint.get("targetRef") or {}).get("name") or address
+            pods.setdefault(target, f"http://{host}:{port}/v1")
+    return dict(sorted(pods.items()))
+
+
+def of_each(pods: Mapping[str, str], call: Callable[[str, str], T]) -> list[T]:
+    """What a call returns for the name and the root URL of each pod."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return list(pool.map(lambda pod: call(pod, pods[pod]), pods))
+
+
+class PodAnswer(NamedTuple):
     """What one server was found to serve, or why that is not known."""
 
     pod: str
@@ -151,34 +158,34 @@ class _PodAnswer(NamedTuple):
     """It answered, and as no model that is known."""
 
 
-def _readiness_of(slot: Slot, answers: Sequence[_PodAnswer]) -> Readiness:
+def readiness_of(name: str, digest: str, ready: int, answers: Sequence[PodAnswer]) -> Readiness:
+    """Of the model `digest` on the pods of the Service `name`, of which `ready` should have been asked."""
     served = {answer.pod: answer.digest for answer in answers if answer.digest}
-    others = [digest for digest in served.values() if digest != slot.digest]
+    others = [each for each in served.values() if each != digest]
     failed = [answer for answer in answers if answer.trouble]
-    digest, replicas, asked = slot.digest, len(answers), len(answers)
+    replicas, reason = len(answers), ""
     if others:
-        digest = others[0]
-        reason = f"{slot.name} was given model {slot.digest[:12]} and serves {digest[:12]}. Start its pods again."
+        reason = f"{name} was given model {digest[:12]} and serves {others[0][:12]}. Start its pods again."
         if len(set(served.values())) > 1:
             each = ", ".join(f"{pod} {digest[:12]}" for pod, digest in sorted(served.items()))
-            reason = f"{slot.name}: its pods serve different models ({each}). Start those of another model again."
+            reason = f"{name}: its pods serve different models ({each}). Start those of another model again."
+        digest = others[0]
     elif failed:
         unknown = not served or any(answer.answered for answer in failed)
-        reason = f"{slot.name}: {'; '.join(answer.trouble for answer in failed)}"
-        digest, replicas = "" if unknown else slot.digest, asked - len(failed)
-    elif asked < slot.ready:
-        digest = slot.digest if served else ""
-        reason = f"{slot.name}: its Service has {asked} of {slot.ready} ready pods, and the others are not known"
-    else:
-        reason = ""
+        reason = f"{name}: {'; '.join(answer.trouble for answer in failed)}"
+        digest, replicas = "" if unknown else digest, len(answers) - len(failed)
+    elif len(answers) < ready:
+        digest = digest if served else ""
+        reason = f"{name}: its Service has {len(answers)} of {ready} ready pods, and the others are not known"
     return Readiness(served_digest=digest, replicas=replicas, reason=reason)
 
 
-def _asked(pod: str, url: str, identify: Identify) -> _PodAnswer:
+def asked(pod: str, url: str, identify: Identify, name: str = "") -> PodAnswer:
+    """`name`: which of its models is meant; "": the one that it holds."""
     try:
-        return _PodAnswer(pod, identify(url, ""))
+        return PodAnswer(pod, identify(url, name))
     except (OSError, ValueError) as error:
-        return _PodAnswer(pod, trouble=f"{pod}: {error}", answered=not isinstance(error, OSError))
+        return PodAnswer(pod, trouble=f"{pod}: {error}", answered=not isinstance(error, OSError))
 
 
 def reached(call: Callable[[], T]) -> T:

@@ -23,7 +23,7 @@ from pipeline.core.storage import ModelRef
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.record import Phase, RolloutState
 from pipeline.serving.model_places import export_model, exported_uri
-from tests.k8s.slotted import SPACE, SlottedCluster, route, slot
+from tests.k8s.slotted import SlottedCluster
 from tests.loop import EMBEDDED, ROOT
 from tests.opened import open_rollout
 from tests.production import ERRORS_QUERY, ModelServer, asking, scrape_config
@@ -138,13 +138,13 @@ def _obey(cluster: SlottedCluster, addresses: Mapping[str, str]) -> None:
 @contextmanager
 def http_route(folder: Path, patch: pytest.MonkeyPatch) -> Generator[Production]:
     """A namespace whose first slot serves the champion. Its pods have addresses of the loopback."""
-    production = Production(folder, {"kind": "http_route", "namespace": SPACE}, patch)
+    production = Production(folder, {"kind": "http_route"}, patch)
     network = f"127.{random.randrange(1, 255)}.{random.randrange(1, 255)}"
     addresses = {"slot-a": f"{network}.1", "slot-b": f"{network}.2"}
     champion = ModelRef(
         uri=exported_uri(production.exported, NAME, production.champion.digest), digest=production.champion.digest
     )
-    cluster = SlottedCluster([*slot("slot-a", champion), *slot("slot-b", None, replicas=0), route()])
+    cluster = SlottedCluster(champion, None)
     patch.setattr("k8s.client.connect", lambda kubeconfig: cluster.client())
 
     def weights() -> dict[str, float]:

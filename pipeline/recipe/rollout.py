@@ -47,6 +47,18 @@ class HttpRouteTraffic(Section):
     """Its two backends, as the manifests of `k8s/manifests/bases/serving` name them, and the launcher's rights."""
 
 
+class InferencePoolTraffic(Section):
+    """One pool of vLLM servers that hold both arms as adapters, drawn by the weights of an InferenceModelRewrite."""
+
+    kind: Literal["inference_pool"] = "inference_pool"
+    namespace: DnsLabel = "preference-tuning-serving"
+    """Where the pool is."""
+    rewrite: DnsName = "model"
+    """Name of the InferenceModelRewrite."""
+    pool: DnsLabel = "pool"
+    """Name of the InferencePool and of the Service of its pods."""
+
+
 class NoTraffic(Section):
     """No router that this project moves: candidates are registered, and people deploy them."""
 
@@ -54,7 +66,9 @@ class NoTraffic(Section):
     """A candidate that passes the gate gets a version and no rollout."""
 
 
-AnyTraffic = Annotated[GatewayTraffic | HttpRouteTraffic | NoTraffic, Field(discriminator="kind")]
+AnyTraffic = Annotated[
+    GatewayTraffic | HttpRouteTraffic | InferencePoolTraffic | NoTraffic, Field(discriminator="kind")
+]
 
 
 class PrometheusMetrics(Section):
@@ -69,7 +83,7 @@ class PrometheusMetrics(Section):
     scrape_interval_s: PositiveFloat = 15.0
     """How often the server scrapes: a window ends two scrapes before now."""
     replicas: PositiveInt = 1
-    """Replicas of each slot: fewer that are up are a look without metrics."""
+    """Replicas of each slot, of a pool those of its endpoint picker: fewer that are up are a look without metrics."""
 
 
 class Rollout(Section):
@@ -128,10 +142,10 @@ class Rollout(Section):
 
     @model_validator(mode="after")
     def _metrics_of_the_router(self) -> Rollout:
-        if self.traffic.kind == "http_route" and not (self.export_to and self.metrics):
+        if self.traffic.kind in ("http_route", "inference_pool") and not (self.export_to and self.metrics):
             raise ValueError(
-                "rollout.traffic is http_route. Set rollout.export_to, where its slots load models from, such as "
-                "s3://bucket/models, and rollout.metrics, such as {url: http://prometheus:9090}."
+                f"rollout.traffic is {self.traffic.kind}. Set rollout.export_to, where its servers load models from, "
+                "such as s3://bucket/models, and rollout.metrics, such as {url: http://prometheus:9090}."
             )
         if self.traffic.kind == "gateway" and self.metrics is not None:
             raise ValueError("rollout.traffic is the gateway, which has its own metrics. Leave rollout.metrics out.")

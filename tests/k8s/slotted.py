@@ -1,8 +1,10 @@
 """A namespace with two slots and their route, as the base `serving` ships them, and a gateway that obeys or not."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+import yaml
 
 from k8s.client import ApiResource
 from k8s.route import HTTP_ROUTE, HttpRoute
@@ -12,8 +14,8 @@ from pipeline.recipe.rollout import HttpRouteTraffic
 from pipeline.rollout.router import Split
 
 from .fake_api import FakeApi, Key, Object
+from .manifests import MANIFESTS
 
-SPACE = "serving"
 A, B, C = (ModelRef(uri=f"s3://models/{letter * 64}", digest=letter * 64) for letter in "abc")
 KINDS = {"ConfigMap": CONFIG_MAP, "Deployment": DEPLOYMENT, "HTTPRoute": HTTP_ROUTE}
 
@@ -29,31 +31,10 @@ def split(canary: int, epoch: int, rollout: str = "r1", champion: ModelRef = A, 
     )
 
 
-def route(kind: str = "Service", group: str = "") -> Object:
-    words = {"rollout": "", "epoch": "0", "champion": "", "canary": ""}
-    backends = [
-        {"group": group, "kind": kind, "name": name, "port": 8000, "weight": weight}
-        for name, weight in (("slot-a", 100), ("slot-b", 0))
-    ]
-    annotations = {f"preference-tuning/{key}": value for key, value in words.items()}
-    return {
-        "kind": "HTTPRoute",
-        "metadata": {"name": "model", "namespace": SPACE, "annotations": annotations},
-        "spec": {
-            "parentRefs": [{"name": "gateway", "namespace": "gateway-system"}],
-            "hostnames": ["model.example.com"],
-            "rules": [{"matches": [{"path": {"type": "Exact", "value": "/v1/completions"}}], "backendRefs": backends}],
-        },
-    }
-
-
-def slot(name: str, model: ModelRef | None, replicas: int = 1) -> list[Object]:
-    data = {"MODEL_URI": model.uri if model else "", "MODEL_DIGEST": model.digest if model else ""}
-    meta = {"name": name, "namespace": SPACE}
-    return [
-        {"kind": "ConfigMap", "metadata": dict(meta), "data": data | {"SERVED_MODEL_NAME": "model"}},
-        {"kind": "Deployment", "metadata": dict(meta), "spec": {"replicas": replicas}},
-    ]
+def shipped(folder: str, *files: str) -> Iterator[Object]:
+    """Objects of the manifests as they are written."""
+    for file in files:
+        yield from yaml.safe_load_all((MANIFESTS / folder / f"{file}.yaml").read_text())
 
 
 def url_host(address: str) -> str:
@@ -67,21 +48,21 @@ def key(of: ApiResource, name: str) -> Key:
 class SlottedCluster(FakeApi):
     """What a test reads and moves. `serves`: digest by slot, what a fingerprint would tell; an error is raised."""
 
-    def __init__(self, shipped: Sequence[Object] = ()) -> None:
-        """`shipped`: objects of the manifests in place of slots that hold A and B."""
+    ROUTING = HTTP_ROUTE
+
+    def __init__(self, a: ModelRef | None = A, b: ModelRef | None = B) -> None:
         super().__init__()
         self.serves: dict[str, str | Exception] = {}
         self.identified: list[str] = []
         """Root URL of each fingerprint."""
-        own = [*slot("slot-a", A), *slot("slot-b", B), route()]
-        wanted = [obj for obj in shipped or own if obj["kind"] in KINDS]
-        self.space = wanted[0]["metadata"]["namespace"]
-        for obj in wanted:
-            self.put(key(KINDS[obj["kind"]], obj["metadata"]["name"]), copy.deepcopy(obj))
-        if not shipped:
-            for name in ("slot-a", "slot-b"):
-                self.run(name, 1)
-            self.serves |= {"slot-a": A.digest, "slot-b": B.digest}
+        for obj in shipped("bases/serving", "slots", "servers", "route"):
+            if obj["kind"] in KINDS:
+                self.put(key(KINDS[obj["kind"]], obj["metadata"]["name"]), obj)
+        for name, model in (("slot-a", a), ("slot-b", b)):
+            self.hold(name, model)
+            self.scale(name, int(model is not None))
+            self.run(name, int(model is not None))
+            self.serves[name] = model.digest if model else ""
         self.obey()
 
     def _answer(self, method: str, path: str, params: Any, json: Any, headers: Any) -> Any:
@@ -89,8 +70,7 @@ class SlottedCluster(FakeApi):
         return super()._answer(method, path, params, json, headers)
 
     def port(self) -> HttpRoute:
-        section = HttpRouteTraffic(namespace=self.space)
-        return HttpRoute(self.client(), section, "model", self._identify, self.location)
+        return HttpRoute(self.client(), HttpRouteTraffic(), "model", self._identify, self.location)
 
     def at(self, of: ApiResource, name: str) -> Object:
         return copy.deepcopy(self.objects[key(of, name)])
@@ -98,14 +78,26 @@ class SlottedCluster(FakeApi):
     def route(self) -> Object:
         return self.at(HTTP_ROUTE, "model")
 
+    routing = route
+
     def weights(self) -> dict[str, int]:
-        return {row["name"]: row["weight"] for row in self.route()["spec"]["rules"][0]["backendRefs"]}
+        """Of the last rule: those of others stand before it."""
+        return {row["name"]: row["weight"] for row in self.route()["spec"]["rules"][-1]["backendRefs"]}
+
+    def shares(self) -> tuple[int, int]:
+        """Of the slots of A and B."""
+        a, b = self.weights().values()
+        return a, b
+
+    def share_with_others(self) -> None:
+        theirs = {"backendRefs": [{"name": "slot-b", "port": 8000}], "filters": [{"type": "URLRewrite"}]}
+        self.operate(rules=[theirs, *self.route()["spec"]["rules"]])
 
     def operate(self, **spec: Any) -> None:
         """What an operator does to the route's spec."""
         self.change(key(HTTP_ROUTE, "model"), spec=self.route()["spec"] | spec)
 
-    def set_weights(self, a: int, b: int) -> None:
+    def set_shares(self, a: int, b: int) -> None:
         rules = self.route()["spec"]["rules"]
         for row, weight in zip(rules[0]["backendRefs"], (a, b), strict=True):
             row["weight"] = weight

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from k8s.prometheus import FINISHED, LATENCY
+from k8s.prometheus import SERVERS
 from pipeline.rollout.gateway.app import exposition
 from pipeline.rollout.gateway.split import GatewayState
 
@@ -55,7 +55,7 @@ def exported() -> set[str]:
     none = {"split": None, "expired": False, "refused": "", "slots": (), "slots_fault": "", "recorder_fault": ""}
     state = GatewayState.model_validate({**none, "served": 0, "recorded": 0, "unrecorded": 0, "pid": 1})
     own = re.findall(r"^# TYPE (\w+)", exposition(state, "desk"), re.MULTILINE)
-    return {*own, FINISHED, LATENCY} | OTHERS
+    return {*own, SERVERS.requests, SERVERS.latency} | OTHERS
 
 
 def dashboard() -> dict[str, Any]:

@@ -1,6 +1,8 @@
-"""The HTTPRoute port over an API in memory: fences, drift, what a gateway says, what the shipped slots serve."""
+"""The ports of a cluster over an API in memory: fences, drift, others' rules; and of the HTTPRoute what a gateway says
+and what the shipped slots serve."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -15,8 +17,10 @@ from pipeline.rollout.router import Split, Unsettled, asked_for
 from pipeline.serving.inference import served_dtype
 
 from .manifests import build, named
+from .pooled import PooledCluster
 from .slotted import A, B, C, SlottedCluster, key, split
 
+Cluster = SlottedCluster | PooledCluster
 Spoil = Callable[[SlottedCluster], object]
 
 
@@ -25,79 +29,96 @@ def slotted() -> SlottedCluster:
     return SlottedCluster()
 
 
-def read(slotted: SlottedCluster) -> Split:
-    slotted.obey()
-    result = slotted.port().read()
+@pytest.fixture(params=[SlottedCluster, PooledCluster])
+def cluster(request: pytest.FixtureRequest) -> Generator[Cluster]:
+    with ExitStack() as stack:
+        yield request.param() if request.param is SlottedCluster else request.param(stack)
+
+
+def read(cluster: Cluster) -> Split:
+    cluster.obey()
+    result = cluster.port().read()
     assert isinstance(result, Split), result
     return result
 
 
-def test_applied_weights_are_read_back_from_the_route(slotted: SlottedCluster) -> None:
-    assert slotted.port().read() is None, "no rollout ever asked for anything"
-    slotted.port().apply(split(5, epoch=3))
-    assert slotted.weights() == {"slot-a": 95, "slot-b": 5}
-    assert read(slotted) == split(5, epoch=3)
-
-
-def test_an_earlier_epoch_has_no_effect(slotted: SlottedCluster) -> None:
-    slotted.port().apply(split(0, epoch=9))
-    before = slotted.route()
-    slotted.port().apply(split(25, epoch=8))
-    assert slotted.route() == before
-    slotted.port().apply(split(0, epoch=9))
-    assert slotted.route() == before, "what is in force already is not written again"
-
-
-def before_the_patch(slotted: SlottedCluster, do: Callable[[], object], times: int = 1) -> None:
+def before_the_patch(cluster: Cluster, do: Callable[[], object], times: int = 1) -> None:
     left = [times]
 
     def fault(verb: str, path: str) -> None:
-        if verb == "PATCH" and left[0]:
+        if verb == "PATCH" and cluster.ROUTING.plural in path and left[0]:
             left[0] -= 1
             do()
 
-    slotted.fault = fault
+    cluster.fault = fault
 
 
-def test_the_newest_of_racing_epochs_is_in_force(slotted: SlottedCluster) -> None:
+def test_applied_weights_are_read_back(cluster: Cluster) -> None:
+    assert cluster.port().read() is None, "no rollout ever asked for anything"
+    for epoch, weight in enumerate((0, 5, 25, 100, 0), start=3):
+        cluster.port().apply(split(weight, epoch))
+        assert cluster.shares() == (100 - weight, weight)
+        assert (read(cluster).epoch, read(cluster).canary_weight) == (epoch, weight)
+
+
+def test_an_earlier_epoch_has_no_effect(cluster: Cluster) -> None:
+    cluster.port().apply(split(0, epoch=9))
+    before = cluster.routing()
+    cluster.port().apply(split(25, epoch=8))
+    assert cluster.routing() == before
+    cluster.port().apply(split(0, epoch=9))
+    assert cluster.routing() == before, "what is in force already is not written again"
+
+
+def test_the_newest_of_racing_epochs_is_in_force(cluster: Cluster) -> None:
     """One gets ahead between the other's read and its patch, whichever of the two is the newer."""
     for newer, older in ((5, 4), (6, 7)):
-        before_the_patch(slotted, lambda e=older: slotted.port().apply(split(e * 2, epoch=e, rollout=f"r{e}")))
-        slotted.port().apply(split(newer * 2, epoch=newer, rollout=f"r{newer}"))
+        before_the_patch(cluster, lambda e=older: cluster.port().apply(split(e * 2, epoch=e, rollout=f"r{e}")))
+        cluster.port().apply(split(newer * 2, epoch=newer, rollout=f"r{newer}"))
         last = max(newer, older)
-        assert read(slotted) == split(last * 2, epoch=last, rollout=f"r{last}"), "all of one apply"
+        now = read(cluster)
+        assert (now.rollout, now.epoch, now.canary_weight) == (f"r{last}", last, last * 2), "all of one apply"
 
 
 @pytest.mark.slow
-def test_a_conflict_with_an_operator_is_tried_again(slotted: SlottedCluster) -> None:
-    before_the_patch(slotted, lambda: slotted.operate(hostnames=["new.example.com"]))
-    slotted.port().apply(split(5, epoch=1))
-    assert slotted.route()["spec"]["hostnames"] == ["new.example.com"], "the operator's change is kept"
-    assert slotted.weights() == {"slot-a": 95, "slot-b": 5} and slotted.count("PATCH") == 2
-    before_the_patch(slotted, lambda: slotted.operate(hostnames=["again.example.com"]), times=1000)
+def test_a_conflict_with_an_operator_is_tried_again(cluster: Cluster) -> None:
+    before_the_patch(cluster, lambda: cluster.operate(noted="new"))
+    cluster.port().apply(split(5, epoch=1))
+    assert cluster.routing()["spec"]["noted"] == "new", "the operator's change is kept"
+    assert cluster.shares() == (95, 5)
+    before_the_patch(cluster, lambda: cluster.operate(noted="again"), times=1000)
     with pytest.raises(ConnectionError, match="changed by others in each of 60 tries"):
-        slotted.port().apply(split(6, epoch=2))
+        cluster.port().apply(split(6, epoch=2))
 
 
-@pytest.mark.parametrize("weights", [(95, 95), (0, 0), (33, 68)])
-def test_weights_that_are_no_percentages_are_refused(slotted: SlottedCluster, weights: tuple[int, int]) -> None:
-    slotted.port().apply(split(5, epoch=2))
-    slotted.set_weights(*weights)
-    with pytest.raises(ValueError, match=f"slot-a {weights[0]}, slot-b {weights[1]}: they do not sum to 100"):
-        read(slotted)
-    slotted.port().apply(split(0, epoch=3))
-    assert slotted.weights() == {"slot-a": 100, "slot-b": 0}, "a rollback does not need readable weights"
+@pytest.mark.parametrize("weights", [(95, 95), (33, 68)])
+def test_weights_that_are_no_percentages_are_refused(cluster: Cluster, weights: tuple[int, int]) -> None:
+    cluster.port().apply(split(5, epoch=2))
+    cluster.set_shares(*weights)
+    with pytest.raises(ValueError, match=f"{weights[0]}, .* {weights[1]}.* sum to 100"):
+        cluster.port().read()
+    cluster.port().apply(split(0, epoch=3))
+    assert cluster.shares() == (100, 0), "a rollback does not need readable weights"
 
 
-def test_a_weight_lowered_while_the_gateway_lags_stays(slotted: SlottedCluster) -> None:
-    slotted.port().apply(split(5, epoch=2))
-    slotted.set_weights(100, 0)
-    asked = asked_for(slotted.port().read())
+def test_a_weight_lowered_by_hand_stays(cluster: Cluster) -> None:
+    cluster.port().apply(split(5, epoch=2))
+    cluster.set_shares(100, 0)
+    asked = asked_for(cluster.port().read())
     assert asked is not None and (asked.epoch, asked.canary_weight) == (2, 0)
-    slotted.port().apply(split(5, epoch=2))  # a tick that read it before
-    assert slotted.weights() == {"slot-a": 100, "slot-b": 0}
-    slotted.port().apply(split(5, epoch=3))
-    assert slotted.weights() == {"slot-a": 95, "slot-b": 5}
+    cluster.port().apply(split(5, epoch=2))  # a tick that read it before
+    assert cluster.shares() == (100, 0)
+    cluster.port().apply(split(5, epoch=3))
+    assert cluster.shares() == (95, 5)
+
+
+def test_rules_of_others_are_left_as_they_are(cluster: Cluster) -> None:
+    cluster.share_with_others()
+    theirs = cluster.routing()["spec"]["rules"][0]
+    for epoch, weight in enumerate((5, 25, 0), start=1):
+        cluster.port().apply(split(weight, epoch))
+        assert cluster.routing()["spec"]["rules"][0] == theirs
+        assert cluster.shares() == (100 - weight, weight)
 
 
 def another_gateway(slotted: SlottedCluster) -> None:
@@ -109,6 +130,13 @@ def another_gateway(slotted: SlottedCluster) -> None:
     slotted.change(key(HTTP_ROUTE, "model"), status=before)
 
 
+def fell_back(slotted: SlottedCluster) -> None:
+    slotted.obey()
+    status = slotted.route()["status"]
+    status["parents"][0]["conditions"].append({"type": "PartiallyInvalid", "message": "Fall Back: rule 0"})
+    slotted.change(key(HTTP_ROUTE, "model"), status=status)
+
+
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
@@ -116,9 +144,10 @@ def another_gateway(slotted: SlottedCluster) -> None:
         (lambda s: s.obey(Accepted="False"), "gateway gateway-system/gateway says Accepted False: BackendNotFound"),
         (lambda s: s.obey(ResolvedRefs="False"), "gateway gateway-system/gateway says ResolvedRefs False"),
         (lambda s: s.change(key(HTTP_ROUTE, "model"), status={}), "has not said anything about the route"),
-        (another_gateway, "gateway serving/inside has not said anything"),
+        (another_gateway, "gateway preference-tuning-serving/inside has not said anything"),
+        (fell_back, "routes by an earlier generation of the route: Fall Back: rule 0"),
     ],
-    ids=["lags", "not accepted", "unresolved", "silent", "one of two"],
+    ids=["lags", "not accepted", "unresolved", "silent", "one of two", "fell back"],
 )
 def test_every_gateway_has_to_take_the_route(slotted: SlottedCluster, spoil: Spoil, words: str) -> None:
     slotted.port().apply(split(5, epoch=2))
@@ -136,21 +165,13 @@ def share(slotted: SlottedCluster, *rules: dict[str, Any]) -> None:
     slotted.operate(rules=[*rules, *slotted.route()["spec"]["rules"]])
 
 
-def without(word: str) -> Spoil:
-    def spoil(slotted: SlottedCluster) -> None:
-        metadata = slotted.route()["metadata"]
-        del metadata["annotations"][f"preference-tuning/{word}"]
-        slotted.change(key(HTTP_ROUTE, "model"), metadata=metadata)
-
-    return spoil
-
-
 def third(slotted: SlottedCluster) -> None:
     rules = slotted.route()["spec"]["rules"]
     rules[0]["backendRefs"] += [{"name": "mirror", "port": 8000, "weight": 3}]
     slotted.operate(rules=rules)
 
 
+UNASKED = {"name": "model", "annotations": {"preference-tuning/rollout": ""}}
 LOST: dict[str, tuple[Spoil, str]] = {
     "third backend": (third, "also sends requests for the slots to mirror 3"),
     "other weights": (lambda s: share(s, *backends("slot-b", "slot-a")), r"Rules \[0, 1\] of .* weights that differ"),
@@ -159,13 +180,16 @@ LOST: dict[str, tuple[Spoil, str]] = {
     "one model in both": (lambda s: s.hold("slot-b", A), "slot-a and slot-b both hold model aaaaaaaaaaaa"),
 }
 FOREIGN: dict[str, tuple[Spoil, str]] = LOST | {
+    "no epoch": (
+        lambda s: s.change(key(HTTP_ROUTE, "model"), metadata=UNASKED),
+        "no annotation preference-tuning/epoch",
+    ),
+    "no route": (lambda s: s.lose(HTTP_ROUTE, "model"), "no HTTPRoute preference-tuning-serving/model"),
     "one backend": (lambda s: s.operate(rules=backends("slot-a")), r"its rules have the backends \[\['slot-a'\]\]"),
     "each in a rule": (
         lambda s: s.operate(rules=backends("slot-a") + backends("slot-b")),
-        "No rule of HTTPRoute serving/model lists both slot-a and slot-b",
+        "No rule of HTTPRoute preference-tuning-serving/model lists both slot-a and slot-b",
     ),
-    "no epoch": (without("epoch"), "has no annotation preference-tuning/epoch"),
-    "no route": (lambda s: s.lose(HTTP_ROUTE, "model"), "no HTTPRoute serving/model"),
 }
 
 
@@ -187,24 +211,6 @@ def test_a_route_that_is_not_as_shipped_is_refused(slotted: SlottedCluster, case
             assert (weights["slot-a"], weights["slot-b"]) == (100, 0)
 
 
-THEIRS: dict[str, dict[str, Any]] = {
-    "another service": backends("docs")[0] | {"filters": [{"type": "URLRewrite"}]},
-    "one of the slots": backends("slot-b", weight=7)[0],
-    "nothing behind it": {"filters": [{"type": "RequestRedirect"}]},
-    "no such service": {"backendRefs": [{"kind": "Gone", "weight": 0}]},
-}
-
-
-@pytest.mark.parametrize("case", THEIRS)
-def test_a_rule_of_others_is_left_as_it_is(slotted: SlottedCluster, case: str) -> None:
-    share(slotted, THEIRS[case])
-    for weight in (5, 25, 0):
-        slotted.port().apply(split(weight, epoch=weight + 1 if weight else 99))
-        theirs, own = slotted.route()["spec"]["rules"]
-        assert theirs == THEIRS[case] and [row["weight"] for row in own["backendRefs"]] == [100 - weight, weight]
-        assert read(slotted).canary_weight == weight
-
-
 def test_a_broken_rule_of_others_keeps_no_canary_in_traffic(slotted: SlottedCluster) -> None:
     """Its backend is gone: the gateway says of the whole route that it does not resolve."""
     port = slotted.port()
@@ -221,22 +227,11 @@ def test_a_broken_rule_of_others_keeps_no_canary_in_traffic(slotted: SlottedClus
     assert slotted.wanted("slot-b") == 0, "and its servers end"
 
 
-def test_a_gateway_that_fell_back_has_not_taken_the_route(slotted: SlottedCluster) -> None:
-    slotted.port().apply(split(0, epoch=1))
-    slotted.obey()
-    status = slotted.route()["status"]
-    fell_back = {"type": "PartiallyInvalid", "status": "True", "message": "Fall Back to generation 1: rule 0"}
-    status["parents"][0]["conditions"].append(fell_back)
-    slotted.change(key(HTTP_ROUTE, "model"), status=status)
-    result = slotted.port().read()
-    assert isinstance(result, Unsettled) and "an earlier generation of the route: Fall Back" in result.reason
-
-
 def test_a_model_that_no_slot_holds_gets_no_weight(slotted: SlottedCluster) -> None:
     with pytest.raises(ValueError, match=r"5% is for cccccccccccc, and no slot holds it: slot-a holds aaaaaaaaaaaa"):
         slotted.port().apply(split(5, epoch=1, other=C))
     slotted.hold("slot-b", C)
-    slotted.set_weights(95, 5)
+    slotted.set_shares(95, 5)
     slotted.port().apply(split(0, epoch=2))
     assert slotted.weights() == {"slot-a": 100, "slot-b": 0}, "a lost canary does not stand in the way back"
 
@@ -351,7 +346,7 @@ def test_pods_that_are_not_listed_as_ready_are_not_known(slotted: SlottedCluster
 
 def test_the_port_fills_the_shipped_slots() -> None:
     """From nothing to a champion that has everything and a canary that waits for its weight."""
-    slotted = SlottedCluster(build("serving"))
+    slotted = SlottedCluster(None, None)
     port, champion, canary = slotted.port(), *(ModelRef(uri=f"/{x}", digest=x * 64) for x in "ab")
     assert port.read() is None
     port.apply(split(0, epoch=1, champion=champion, other=None))
