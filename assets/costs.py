@@ -153,7 +153,7 @@ def _answers(report: EvalReport) -> tuple[Range | None, str]:
 def _serving(rollout: RolloutFigures, recipe: Recipe, device: Range | None) -> CostLine:
     """The gateway's own slots are on one device each; of others' the recipe has to name the price."""
     traffic, named = recipe.rollout.traffic, recipe.rollout.slot_usd_per_hour
-    own = traffic.kind == "gateway" and traffic.slots is None
+    own = traffic.kind == "gateway" and not traffic.slots
     price = Range(low=named, high=named) if named is not None else device if own else None
     hours, lacks = Range(low=rollout.held_h, high=rollout.held_h), [SLOT_PRICE] if price is None else []
     return CostLine(
