@@ -24,6 +24,40 @@ from pipeline.rollout.gateway.upstream import most_streams
 GRACE_S = 30
 """For answers under way when it ends."""
 BACKLOG = 2048
+PATIENCE_S = 60.0
+"""For a request to come whole, and for a caller to take what waits for them."""
+
+
+class TimedConnection(HttpToolsProtocol):
+    """A caller's. It is cut where they send too slowly, or do not read: that frees the slot, too."""
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        super().connection_made(transport)
+        self._wait(PATIENCE_S)
+
+    def on_message_begin(self) -> None:
+        self._wait(PATIENCE_S)
+        super().on_message_begin()
+
+    def on_message_complete(self) -> None:
+        self._wait(PATIENCE_S if self.flow.write_paused else None)
+        super().on_message_complete()
+
+    def pause_writing(self) -> None:
+        self._wait(PATIENCE_S)
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self._wait(None)
+        super().resume_writing()
+
+    def _wait(self, seconds: float | None) -> None:
+        """Set the deadline anew; without `seconds` there is none."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = None if seconds is None else self.loop.call_later(seconds, self.transport.abort)
 
 
 class _Server(uvicorn.Server):
@@ -39,7 +73,7 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     async def _accept(self, listener: socket.socket) -> None:
-        protocol = partial(HttpToolsProtocol, self.config, self.server_state, self.lifespan.state)
+        protocol = partial(TimedConnection, self.config, self.server_state, self.lifespan.state)
         loop, most = asyncio.get_running_loop(), most_streams() * 3 // 2
         while True:
             if len(self.server_state.connections) < most:

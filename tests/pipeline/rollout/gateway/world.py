@@ -16,6 +16,7 @@ import uvicorn
 from pipeline.core import layout
 from pipeline.core.storage import ModelRef, Store
 from pipeline.recipe.rollout import GatewayTraffic
+from pipeline.rollout.gateway.__main__ import TimedConnection
 from pipeline.rollout.gateway.app import application
 from pipeline.rollout.gateway.process import GatewayAddress, GatewaySettings, held_lock, running_gateway
 from pipeline.rollout.gateway.spans import RecordedRequest, recorded
@@ -128,7 +129,8 @@ def in_a_thread(settings: GatewaySettings) -> Generator[GatewayAddress]:
     with socket.socket() as listener, held_lock(Store(settings.root).path(layout.gateway(NAME))) as publish:
         listener.bind(("127.0.0.1", 0))
         listener.listen(128)
-        server = uvicorn.Server(uvicorn.Config(application(settings), lifespan="on", ws="none", log_level="critical"))
+        how: dict[str, Any] = {"http": TimedConnection, "lifespan": "on", "ws": "none", "log_level": "critical"}
+        server = uvicorn.Server(uvicorn.Config(application(settings), **how))
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         awaited(lambda: server.started)
