@@ -12,7 +12,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from assets.environment import environment
-from pipeline.rollout.gateway.door import foreign_header, header_values
+from pipeline.core.door import foreign_header, header_values
 
 HEALTH = "/server_info"
 """Answered under any Host: a kubelet asks by the pod's address. It shows versions."""

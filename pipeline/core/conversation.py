@@ -137,12 +137,13 @@ def split(answer: str) -> tuple[str, list[dict[str, Any]]]:
     return before.rstrip("\n"), calls
 
 
-def as_message(answer: str) -> dict[str, Any]:
-    """An answer as OpenAI's message: calls apart from the text, with ids, their arguments as JSON text."""
+def as_message(answer: str, most: int | None = None, first: int = 0) -> dict[str, Any]:
+    """An answer as OpenAI's message: calls apart from the text, `most` of them, with ids from the number `first`, their
+    arguments as JSON text."""
     text, calls = split(answer)
     if not calls:
         return {"role": "assistant", "content": answer}
-    listed = [{**_with_text(call), "id": call_id(n)} for n, call in enumerate(calls)]
+    listed = [{**_with_text(call), "id": call_id(first + n), "index": n} for n, call in enumerate(calls[:most])]
     return {"role": "assistant", "content": text or None, "tool_calls": listed}
 
 

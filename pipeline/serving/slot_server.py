@@ -1,18 +1,17 @@
-"""`python -m pipeline.serving.slot_server FOLDER PORT NAME[,ALIAS...] LIMIT`: one model as an OpenAI-compatible server
+"""`python -m pipeline.serving.slot_server FOLDER PORT NAME[,ALIAS...] LIMIT`: one model by the APIs of core/apis.py
 on 127.0.0.1, in place of vLLM where there is no GPU, with adapters beside it that come and go by vLLM's two requests.
 What waits is answered in one batch, whichever adapter it is for."""
 
 import asyncio
-import json
 import secrets
 import sys
-import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import partial
+from typing import Literal
 
 import torch
 import uvicorn
@@ -20,13 +19,17 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from pipeline.core.apis import APIS, CHAT, COUNT, Api
 from pipeline.core.conversation import TOOLS, as_message, in_one_form
+from pipeline.core.door import LOOPBACK, refusal
 from pipeline.core.processes import raise_file_limit
 from pipeline.serving.adapted import BASE, AdaptedModel
 from pipeline.serving.chat_request import ChatRequest, read_request
 from pipeline.serving.inference import AnswerRequest, Sampling
 from pipeline.serving.loaded import RequestRefused
+from pipeline.serving.replies import Reply, body_of, stream_of
 
 BATCH = 64
 """Answers that are drawn at once."""
@@ -38,7 +41,8 @@ POLL_S = 0.02
 class _Drawn:
     text: str
     finish: Literal["stop", "length"]
-    tokens: int
+    ids: list[int]
+    cut_at: str | None = None
 
 
 @dataclass
@@ -103,14 +107,15 @@ class Batches:
         stop = waiting.asked.stop
         end = next((n for n, token in enumerate(row) if token in self._model.stops), len(row))
         text = self._model.text(waiting.ids, row[:end])
-        if cuts := [place for each in stop if (place := text.find(each)) >= 0]:
+        if cuts := [(place, each) for each in stop if (place := text.find(each)) >= 0]:
 
             def stopped(tokens: int) -> bool:
                 return any(each in self._model.text(waiting.ids, row[:tokens]) for each in stop)
 
             tokens = bisect_left(range(end), True, key=stopped)
-            return _Drawn(text[: min(cuts)], "stop", tokens)
-        return _Drawn(text, "stop" if end < len(row) else "length", end)
+            place, each = min(cuts)
+            return _Drawn(text[:place], "stop", row[:tokens], each)
+        return _Drawn(text, "stop" if end < len(row) else "length", row[:end])
 
 
 class SlotServer:
@@ -120,15 +125,21 @@ class SlotServer:
         self._model, self._names, self._limit = model, names, limit
         self._batches, self._answering = Batches(model), Counter[str]()
 
-    def app(self) -> Starlette:
+    def app(self) -> ASGIApp:
         routes = [
             Route("/health", self._health),
             Route("/v1/models", self._models),
-            Route("/v1/chat/completions", self._chat, methods=["POST"]),
+            *(Route(f"/v1{api.path}", partial(self._answer, api), methods=["POST"]) for api in APIS),
             Route("/v1/load_lora_adapter", self._load, methods=["POST"]),
             Route("/v1/unload_lora_adapter", self._unload, methods=["POST"]),
         ]
-        return Starlette(routes=routes, lifespan=self._lifespan)
+        app = Starlette(routes=routes, lifespan=self._lifespan)
+
+        async def checked(scope: Scope, receive: Receive, send: Send) -> None:
+            why = refusal(scope, LOOPBACK) if scope["type"] == "http" else None
+            await (app if why is None else _refusal(*why))(scope, receive, send)
+
+        return checked
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncGenerator[None]:
@@ -167,28 +178,24 @@ class SlotServer:
             await asyncio.to_thread(self._model.remove, key)
         return Response(f"Success: LoRA adapter '{name}' removed successfully.")
 
-    async def _chat(self, request: Request) -> Response:
+    async def _answer(self, api: Api, request: Request) -> Response:
         try:
-            asked = read_request(await request.body())
+            asked = read_request(api, await request.body())
             key = BASE if asked.model in self._names else self._model.adapters.get(asked.model)
             if key is None:
                 names = " or ".join([*self._names, *self._model.adapters])
-                return _refusal(404, f"the model {asked.model!r} is not here. Ask {names}.")
+                return _refusal(404, f"the model {asked.model!r} is not here. Ask {names}.", api)
             waiting = self._waiting(asked, key)
-            drawn = await self._drawn(waiting)
+            if api is COUNT:
+                return JSONResponse({"input_tokens": len(waiting.ids)})
+            reply = _reply(await self._drawn(waiting), waiting, self._names[0] if key == BASE else asked.model)
         except RequestRefused as error:
-            return _refusal(400, str(error))
+            return _refusal(400, str(error), api)
         except RuntimeError as error:
-            return _refusal(500, str(error))
-        message, finish = _message(drawn, waiting)
-        prompt, tokens = len(waiting.ids), drawn.tokens
-        usage = {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
-        name = self._names[0] if key == BASE else asked.model
-        head = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": name}
+            return _refusal(500, str(error), api)
         if asked.stream:
-            return _in_one_piece({**head, "object": "chat.completion.chunk"}, message, finish, usage)
-        choices = [{"index": 0, "message": message, "finish_reason": finish}]
-        return JSONResponse({**head, "object": "chat.completion", "choices": choices, "usage": usage})
+            return Response(stream_of(api, reply), media_type="text/event-stream")
+        return JSONResponse(body_of(api, reply))
 
     async def _drawn(self, waiting: _Waiting) -> _Drawn:
         self._answering[waiting.by] += 1
@@ -208,27 +215,19 @@ class SlotServer:
         return _Waiting(ids, by, seed, limit, asked, offered, asyncio.get_running_loop().create_future())
 
 
-def _message(drawn: _Drawn, waiting: _Waiting) -> tuple[dict[str, Any], str]:
-    """An answer's message and how it ended; calls are looked for where tools were offered."""
-    message: dict[str, Any] = {"role": "assistant", "content": drawn.text}
-    message = as_message(in_one_form(drawn.text, waiting.offered)) if waiting.offered else message
-    return message, "tool_calls" if "tool_calls" in message and drawn.finish == "stop" else drawn.finish
+def _reply(drawn: _Drawn, waiting: _Waiting, model: str) -> Reply:
+    """Calls are looked for where tools were offered."""
+    asked, message = waiting.asked, {"role": "assistant", "content": drawn.text}
+    if waiting.offered:
+        made = sum(len(each.get("tool_calls", [])) for each in asked.messages)
+        most = None if asked.parallel_tool_calls else 1
+        message = as_message(in_one_form(drawn.text, waiting.offered), most, made)
+    finish = "tool_calls" if "tool_calls" in message and drawn.finish == "stop" else drawn.finish
+    return Reply(asked, secrets.token_hex(12), model, message, finish, drawn.cut_at, waiting.ids, drawn.ids)
 
 
-def _in_one_piece(head: dict[str, Any], message: dict[str, Any], finish: str, usage: dict[str, int]) -> Response:
-    """A stream whose text comes whole."""
-    calls = [{**call, "index": n} for n, call in enumerate(message.get("tool_calls", []))]
-    delta = {**message, **({"tool_calls": calls} if calls else {})}
-    chunks = [
-        {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]},
-        {**head, "choices": [], "usage": usage},
-    ]
-    events = [*map(json.dumps, chunks), "[DONE]"]
-    return Response("".join(f"data: {event}\n\n" for event in events), media_type="text/event-stream")
-
-
-def _refusal(status: int, message: str) -> Response:
-    return JSONResponse({"error": {"message": message, "code": status}}, status_code=status)
+def _refusal(status: int, message: str, api: Api = CHAT) -> Response:
+    return JSONResponse(api.error(status, message), status)
 
 
 def main(folder: str, port: str, names: str, limit: str) -> None:

@@ -14,10 +14,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from pipeline.core.door import LOOPBACK, refusal
 from pipeline.core.storage import Store
 from pipeline.rollout.gateway.asked import BadRequest, Shortage, limited_body
 from pipeline.rollout.gateway.dialects import CHAT, DIALECTS
-from pipeline.rollout.gateway.door import LOOPBACK, foreign_header, header_values
 from pipeline.rollout.gateway.feedback import record_feedback
 from pipeline.rollout.gateway.process import GatewaySettings
 from pipeline.rollout.gateway.proxy import Proxy
@@ -152,8 +152,7 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 
 def application(settings: GatewaySettings) -> ASGIApp:
-    """The gateway, without the requests of other pages and hosts (door.py). JSON alone is read, which a browser sends
-    to another site only after asking (CORS)."""
+    """The gateway, without the requests of other pages and hosts."""
     gateway = Gateway(settings)
     routes = [
         *(Route(path, gateway.proxy, methods=["POST"]) for path in DIALECTS),
@@ -169,21 +168,8 @@ def application(settings: GatewaySettings) -> ASGIApp:
     hosts = frozenset((*LOOPBACK, *(host.lower() for host in settings.traffic.allowed_hosts)))
 
     async def checked(scope: Scope, receive: Receive, send: Send) -> None:
-        refused = _foreign(scope, hosts) if scope["type"] == "http" else None
-        answer: ASGIApp = app if refused is None else await _refused(Request(scope), refused)
+        why = refusal(scope, hosts) if scope["type"] == "http" else None
+        answer: ASGIApp = app if why is None else await _refused(Request(scope), BadRequest(*why))
         await answer(scope, receive, send)
 
     return checked
-
-
-def _foreign(scope: Scope, hosts: frozenset[str]) -> BadRequest | None:
-    """Why a request is not the gateway's to answer. Nothing of the request is repeated."""
-    foreign = foreign_header(scope, hosts)
-    if foreign == "host":
-        return BadRequest(403, "The host of this address is not allowed. Add it to rollout.traffic.allowed_hosts.")
-    if foreign == "origin":
-        return BadRequest(403, "Another site's page sent this (header Origin). Ask from a program or the own page.")
-    kinds = [kind.partition(b";")[0].strip() for kind in header_values(scope, b"content-type")]
-    if scope["method"] == "POST" and kinds != [b"application/json"]:
-        return BadRequest(415, "The gateway reads JSON. Send the header content-type: application/json.")
-    return None

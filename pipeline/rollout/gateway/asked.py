@@ -9,7 +9,7 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
-from pipeline.core.turns import tools_of, turns_of
+from pipeline.core.apis import tools_of, turns_of
 from pipeline.rollout.gateway.dialects import Dialect
 
 MOST_BODY_BYTES = 8 << 20

@@ -1,25 +1,22 @@
-"""The APIs that clients speak, in one table: OpenAI's chat completions and responses, Anthropic's messages. Of each,
-where a request has its conversation, what an answer or its stream says, and how an error is told."""
+"""What answers and their streams say in the APIs that clients speak, in one table."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
-from pipeline.core.turns import Turn, turns_of
+from pipeline.core import apis
+from pipeline.core.apis import Json, Turn, turns_of
 
-Json = dict[str, Any]
 _DECODE = msgspec.json.Decoder(Json).decode
 DONE = (b"data: [DONE]", b"data:[DONE]")
 _FINISH = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_calls"} | {
     "max_output_tokens": "length", "model_context_window_exceeded": "length", "refusal": "content_filter"}  # fmt: skip
 """Why an answer ended, in the words of OpenAI's chat completions."""
-_KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large"} | {
-    429: "rate_limit_error", 503: "overloaded_error"}  # fmt: skip
 
 
 class SlotReply(msgspec.Struct):
-    """What a span says of an answer. `turns`: its messages in the form of core/turns.py, mostly one."""
+    """What a span says of an answer. `turns`: its messages in the form of core/apis.py, mostly one."""
 
     id: str = ""
     turns: list[Turn] = []
@@ -32,28 +29,33 @@ class SlotReply(msgspec.Struct):
 
 
 class Dialect(NamedTuple):
-    """One API. `path`: below `/v1`. `conversation`, `rules`: fields of a request; `items`: decodes the first of them.
-    `answer`: the field that an answer has and an error has not."""
+    """One API, as core/apis.py has it. `items`: decodes a conversation. `answer`: the field that an answer has and an
+    error has not."""
 
     path: str
     conversation: str
     rules: str
+    error: Callable[[int, str], Json]
     items: msgspec.json.Decoder[Any]
     answer: str
     read: Callable[[Sequence[Json]], SlotReply]
     """The reply that the events of a stream say, or a whole body, which is one of them."""
-    error: Callable[[int, str], Json]
     ends: frozenset[str] = frozenset()
     """Types of the event that ends a stream; of chat completions it is [DONE]."""
     opens: frozenset[str] = frozenset()
     """Types of events that come before anything of the answer."""
-    is_count: bool = False
-    """It counts tokens, and answers nothing."""
+
+    @property
+    def is_count(self) -> bool:
+        """Whether it counts tokens, and answers nothing."""
+        return self.answer == "input_tokens"
 
     def failure(self, message: str) -> bytes:
         """The event that a stream breaks off with: clients raise what it says."""
-        name = b"event: error\n" if self.ends else b""
-        return name + b"data: " + msgspec.json.encode(self.error(502, message)) + b"\n\n"
+        error = self.error(502, message)
+        if not self.ends:
+            return b"data: " + msgspec.json.encode(error) + b"\n\n"
+        return b"event: error\ndata: " + msgspec.json.encode({"type": "error", "message": message, **error}) + b"\n\n"
 
     def ended(self, event: bytes) -> bool:
         """Whether an event is a stream's last."""
@@ -161,25 +163,18 @@ def _messages(bodies: Sequence[Json]) -> SlotReply:
     message, blocks = dict[str, Any](), dict[int, Json]()
     for body in bodies:
         match body.get("type"):
-            case "message":
-                message = body
-            case "message_start":
-                message = {**body["message"]}
+            case "message" | "message_start":
+                message |= body.get("message") or body
             case "content_block_start":
                 blocks[body["index"]] = {**body["content_block"]}
             case "content_block_delta":
                 block = blocks[body["index"]]
-                for key, piece in body["delta"].items():
-                    if key != "type":
-                        block[key] = block.get(key, "") + piece
+                pieces = {key: block.get(key, "") + piece for key, piece in body["delta"].items() if key != "type"}
+                block |= pieces | ({"input": pieces["partial_json"]} if "partial_json" in pieces else {})
             case "message_delta":
-                used = {**(message.get("usage") or {}), **(body.get("usage") or {})}
-                message |= {**body["delta"], "usage": used}
+                message |= body["delta"] | {"usage": (message.get("usage") or {}) | (body.get("usage") or {})}
             case _:
                 pass
-    for block in blocks.values():
-        if "partial_json" in block:
-            block["input"] = block.pop("partial_json")
     content = [blocks[n] for n in sorted(blocks)] or message.get("content") or []
     reply = SlotReply(message.get("id") or "", finish_reason=message.get("stop_reason") or "")
     _usage(reply, message.get("usage"))
@@ -188,53 +183,16 @@ def _messages(bodies: Sequence[Json]) -> SlotReply:
     return reply
 
 
-def _openai_error(status: int, message: str) -> Json:
-    kind = "invalid_request_error" if status < 500 else "server_error"
-    return {"error": {"message": message, "type": kind, "param": None, "code": status}}
-
-
-def _responses_error(status: int, message: str) -> Json:
-    """As a body and as an event."""
-    return {"type": "error", "code": str(status), "message": message, "param": None, **_openai_error(status, message)}
-
-
-def _anthropic_error(status: int, message: str) -> Json:
-    kind = _KINDS.get(status, "invalid_request_error" if status < 500 else "api_error")
-    return {"type": "error", "error": {"type": kind, "message": message}}
-
-
-class _Message(msgspec.Struct):
-    role: str
-
-
-class _Item(msgspec.Struct):
-    type: str = "message"
-
-
-_LISTED = msgspec.json.Decoder(list[_Message])
-CHAT = Dialect("/chat/completions", "messages", "", _LISTED, "choices", _chat, _openai_error)
-RESPONSES = Dialect(
-    "/responses",
-    "input",
-    "instructions",
-    msgspec.json.Decoder(str | list[_Item]),
-    "output",
-    _responses,
-    _responses_error,
+_LISTED = msgspec.json.Decoder(list[msgspec.defstruct("_Message", [("role", str)])])
+_ITEMS = msgspec.json.Decoder(str | list[msgspec.defstruct("_Item", [])])
+CHAT = Dialect(*apis.CHAT, _LISTED, "choices", _chat)
+RESPONSES = Dialect(*apis.RESPONSES, _ITEMS, "output", _responses)._replace(
     ends=frozenset(("response.completed", "response.incomplete", "response.failed", "error")),
     opens=frozenset(("response.created", "response.queued", "response.in_progress")),
 )
-MESSAGES = Dialect(
-    "/messages",
-    "messages",
-    "system",
-    _LISTED,
-    "content",
-    _messages,
-    _anthropic_error,
-    ends=frozenset(("message_stop", "error")),
-    opens=frozenset(("message_start", "ping")),
+MESSAGES = Dialect(*apis.MESSAGES, _LISTED, "content", _messages)._replace(
+    ends=frozenset(("message_stop", "error")), opens=frozenset(("message_start", "ping"))
 )
-COUNT = MESSAGES._replace(path="/messages/count_tokens", answer="input_tokens", is_count=True)
+COUNT = Dialect(*apis.COUNT, _LISTED, "input_tokens", _messages)
 DIALECTS = {f"/v1{dialect.path}": dialect for dialect in (CHAT, RESPONSES, MESSAGES, COUNT)}
 """By the path of a request."""

@@ -125,7 +125,12 @@ def _whole(status: int, headers: Mapping[str, str], content: bytes, dialect: Dia
         body = _BODY(content)
     except _UNREADABLE as error:
         raise SlotFailed("invalid_response", f"The model's server sent no valid answer ({error}).") from error
-    if body.get("error") or body.get("status") == "failed" or body.get(dialect.answer) in (None, _NO_CHOICES):
+    if (
+        body.get("error")
+        or body.get("status") == "failed"
+        or body.get(dialect.answer) is None
+        or body.get("choices") == []
+    ):
         raise SlotFailed("error_in_response", f"The model's server answered with an error: {shown}")
     return answer
 
@@ -173,4 +178,3 @@ async def _events(response: aiohttp.ClientResponse, dialect: Dialect) -> AsyncIt
 
 
 _BODY = msgspec.json.Decoder(dict[str, Any]).decode
-_NO_CHOICES: list[Any] = []

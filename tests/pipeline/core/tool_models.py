@@ -1,5 +1,6 @@
 """The embedded model with letters among its tokens and a chat template that has tools; and what it learns by heart."""
 
+import json
 import string
 from pathlib import Path
 from typing import Any
@@ -7,10 +8,15 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from pipeline.core.conversation import conversation
 from pipeline.demo import MODEL_DIR
 from pipeline.models.rendering import rendered
 from pipeline.training.methods import tokenised
-from tests.pipeline.core.tool_templates import TOOL_TEMPLATE
+from tests.pipeline.core.tool_templates import TOOL_TEMPLATE, answer, calls
+
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f", "parameters": {}}}
+QUESTION = {"role": "user", "content": "1+1="}
+CALL = answer("f", {"a": "b"})
 
 
 def tool_model(target: Path) -> Path:
@@ -49,3 +55,15 @@ def memorise(folder: Path, rows: list[dict[str, Any]], steps: int = 200) -> None
         raise AssertionError(f"not learned: {rendered(tokenizer, rows[0]['prompt'])!r}")
     torch.set_num_threads(threads)
     model.save_pretrained(folder)
+
+
+def calling_model(target: Path) -> Path:
+    """A model that answers QUESTION with CALL where TOOL is offered, and with 2 once it has the result."""
+    called = {"role": "assistant", "content": "", "tool_calls": calls(("f", {"a": "b"}))}
+    result = {"role": "tool", "content": "2", "tool_call_id": "c0"}
+    offered = json.dumps([TOOL])
+    first, second = (
+        conversation({"messages": messages, "tools": offered}) for messages in ([QUESTION], [QUESTION, called, result])
+    )
+    memorise(tool_model(target), [{"prompt": first, "completion": CALL}, {"prompt": second, "completion": "2"}])
+    return target

@@ -10,7 +10,6 @@ from typing import Any
 import httpx2
 import pytest
 
-from pipeline.core.conversation import conversation
 from pipeline.core.processes import session_members
 from pipeline.core.storage import model_ref
 from pipeline.demo import MODEL_DIR
@@ -20,8 +19,7 @@ from pipeline.serving.loaded import LoadedModel
 from pipeline.serving.server_process import model_slot, server_process
 from tests.fork_server import ForkServer
 from tests.loop import forked
-from tests.pipeline.core.tool_models import memorise, tool_model
-from tests.pipeline.core.tool_templates import answer, calls
+from tests.pipeline.core.tool_models import TOOL
 from tests.processes import WITHIN_S, wait_for
 
 pytestmark = pytest.mark.slow
@@ -45,7 +43,8 @@ def asked(prompt: str, **more: Any) -> dict[str, Any]:
 
 def posted(url: str, body: dict[str, Any] | bytes) -> httpx2.Response:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return httpx2.post(f"{url}/chat/completions", content=content, timeout=60)
+    headers = {"content-type": "application/json"}
+    return httpx2.post(f"{url}/chat/completions", content=content, headers=headers, timeout=60)
 
 
 def test_slot_answers_as_the_sampler_does_whatever_is_beside(url: str) -> None:
@@ -68,17 +67,6 @@ def test_slot_names_the_version_that_answered(url: str) -> None:
     names = [model["id"] for model in httpx2.get(f"{url}/models").json()["data"]]
     assert names == [f"arithmetic@{digest[:12]}", "arithmetic"]
     assert posted(url, asked(PROMPTS[0])).json()["model"] == names[0]
-
-
-def test_slot_streams_the_same_text(url: str) -> None:
-    whole = posted(url, asked(PROMPTS[1], seed=4)).json()["choices"][0]
-    lines = [line for line in posted(url, asked(PROMPTS[1], seed=4, stream=True)).text.splitlines() if line]
-    assert lines[-1] == "data: [DONE]"
-    events = [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
-    pieces = [choice["delta"].get("content", "") for event in events for choice in event["choices"]]
-    assert "".join(pieces) == whole["message"]["content"]
-    assert [c["finish_reason"] for event in events for c in event["choices"]][-1] == whole["finish_reason"]
-    assert "usage" in events[-1]
 
 
 def test_slot_ends_an_answer_at_its_own_limit(url: str) -> None:
@@ -120,46 +108,16 @@ def test_slot_refuses_with_a_reason(url: str, body: Any, status: int, word: str)
     assert word in reply.json()["error"]["message"]
 
 
-TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
-QUESTION = {"role": "user", "content": "1+1="}
-CALL = answer("f", {"a": "b"})
-
-
-@pytest.fixture(scope="module")
-def caller(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that answers QUESTION with CALL where TOOL is offered, and with 2 once it has the result."""
-    called = {"role": "assistant", "content": "", "tool_calls": calls(("f", {"a": "b"}))}
-    result = {"role": "tool", "content": "2", "tool_call_id": "c0", "name": "f"}
-    offered = json.dumps([TOOL])
-    first, second = (
-        conversation({"messages": messages, "tools": offered}) for messages in ([QUESTION], [QUESTION, called, result])
-    )
-    folder = tool_model(tmp_path_factory.mktemp("caller") / "model")
-    memorise(folder, [{"prompt": first, "completion": CALL}, {"prompt": second, "completion": "2"}])
-    return folder
-
-
 @pytest.mark.usefixtures("forking")
-def test_slot_passes_tools_and_ends_with_its_block(caller: Path, url: str, tmp_path: Path) -> None:
-    with model_slot("desk", model_ref(caller), 64, tmp_path / "slot") as endpoint:
-        body = {"model": "desk", "messages": [QUESTION], "tools": [TOOL], "temperature": 0}
-        (choice,) = posted(endpoint.url, body).json()["choices"]
-        (made,) = choice["message"]["tool_calls"]
-        assert (choice["finish_reason"], choice["message"]["content"]) == ("tool_calls", None)
-        assert made["function"] == {"name": "f", "arguments": '{"a": "b"}'}
-        returned = {"role": "tool", "tool_call_id": made["id"], "content": "2", "name": "f"}
-        asked_again = {**body, "messages": [QUESTION, choice["message"], returned]}
-        (choice,) = posted(endpoint.url, asked_again).json()["choices"]
-        assert (choice["finish_reason"], choice["message"]) == ("stop", {"role": "assistant", "content": "2"})
-        lines = posted(endpoint.url, {**body, "stream": True}).text.split("\n\n")
-        events = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
-        deltas = [each["choices"][0]["delta"] for each in events if each["choices"]]
-        (streamed,) = [delta["tool_calls"] for delta in deltas if "tool_calls" in delta]
-        assert streamed == [{**made, "index": 0}]
+def test_slot_ends_with_its_block(tmp_path: Path) -> None:
+    with model_slot("desk", model_ref(MODEL_DIR), 64, tmp_path / "slot") as endpoint:
         assert httpx2.get(endpoint.url.removesuffix("/v1") + "/health").status_code == 200
     with pytest.raises(httpx2.ConnectError):
         httpx2.get(f"{endpoint.url}/models")
-    refused = posted(url, {"model": "arithmetic", "messages": [QUESTION], "tools": [TOOL]})
+
+
+def test_slot_refuses_tools_that_its_template_leaves_out(url: str) -> None:
+    refused = posted(url, asked("1+1=", tools=[TOOL]))
     assert refused.status_code == 400 and "leaves out the definitions of tools" in refused.text
 
 

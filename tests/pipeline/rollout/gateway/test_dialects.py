@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -17,120 +18,12 @@ pytestmark = pytest.mark.slow
 
 CHAT, RESPONSES, MESSAGES, COUNT = DIALECTS
 PATHS = (CHAT, RESPONSES, MESSAGES)
-SCHEMA = {"type": "object", "properties": {"order": {"type": "string"}}}
-ARGUMENTS = '{"order": "A7"}'
-
-
-def called(id: str, arguments: str = ARGUMENTS) -> dict[str, Any]:
-    return {"id": id, "type": "function", "function": {"name": "look_up", "arguments": arguments}}
-
-
-REQUESTS: dict[str, dict[str, Any]] = {
-    CHAT: {
-        "messages": [
-            {"role": "developer", "content": "Be brief."},
-            {"role": "user", "content": [{"type": "text", "text": "What is in A7?"}]},
-            {"role": "assistant", "content": "I look.", "tool_calls": [called("c1")]},
-            {"role": "tool", "tool_call_id": "c1", "content": "a lamp"},
-            {"role": "user", "content": "And now?"},
-        ],
-        "tools": [
-            {"type": "function", "function": {"name": "look_up", "description": "An order.", "parameters": SCHEMA}}
-        ],
-    },
-    RESPONSES: {
-        "instructions": "Be brief.",
-        "input": [
-            {"role": "user", "content": "What is in A7?"},
-            {"type": "reasoning", "id": "r1", "summary": []},
-            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I look."}]},
-            {"type": "function_call", "call_id": "c1", "name": "look_up", "arguments": ARGUMENTS},
-            {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_text", "text": "a lamp"}]},
-            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "And now?"}]},
-        ],
-        "tools": [{"type": "function", "name": "look_up", "description": "An order.", "parameters": SCHEMA}],
-    },
-    MESSAGES: {
-        "max_tokens": 64,
-        "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
-        "messages": [
-            {"role": "user", "content": "What is in A7?"},
-            {"role": "assistant", "content": [
-                {"type": "text", "text": "I look."},
-                {"type": "tool_use", "id": "c1", "name": "look_up", "input": {"order": "A7"}}]},
-            {"role": "user", "content": [
-                {"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "text", "text": "a lamp"}]},
-                {"type": "text", "text": "And now?"}]},
-        ],
-        "tools": [{"name": "look_up", "description": "An order.", "input_schema": SCHEMA}],
-    },
-}  # fmt: skip
+SAID = json.loads((Path(__file__).parent / "dialects.json").read_text(encoding="utf-8"))
+"""Of each: a request, its answer whole, and as the events of a stream. All say the same."""
+REQUESTS: dict[str, dict[str, Any]] = {path: SAID[path]["request"] for path in PATHS}
 REQUESTS[COUNT] = REQUESTS[MESSAGES]
-TOKENS = [{"token": "x", "logprob": -0.5}, {"token": "y", "logprob": -1.5}]
-ITEMS = [
-    {"type": "message", "id": "m", "role": "assistant", "status": "completed",
-     "content": [{"type": "output_text", "text": "I look again.", "annotations": [], "logprobs": TOKENS}]},
-    {"type": "function_call", "id": "f", "call_id": "c2", "name": "look_up", "arguments": ARGUMENTS},
-]  # fmt: skip
-BLOCKS = [
-    {"type": "text", "text": "I look again."},
-    {"type": "tool_use", "id": "c2", "name": "look_up", "input": {"order": "A7"}},
-]
-ANSWERS: dict[str, dict[str, Any]] = {
-    CHAT: {
-        "id": "a-1", "prompt_token_ids": [5, 6], "usage": {"prompt_tokens": 7, "completion_tokens": 3},
-        "choices": [{"index": 0, "finish_reason": "tool_calls", "token_ids": [8, 9], "logprobs": {"content": TOKENS},
-                     "message": {"role": "assistant", "content": "I look again.", "tool_calls": [called("c2")]}}],
-    },
-    RESPONSES: {
-        "id": "a-1", "object": "response", "status": "completed", "error": None, "output": ITEMS,
-        "usage": {"input_tokens": 7, "output_tokens": 3},
-    },
-    MESSAGES: {
-        "id": "a-1", "type": "message", "role": "assistant", "content": BLOCKS, "stop_reason": "tool_use",
-        "usage": {"input_tokens": 7, "output_tokens": 3},
-    },
-}  # fmt: skip
-
-
-def chunk(delta: dict[str, Any], **more: Any) -> dict[str, Any]:
-    return {"id": "a-1", "choices": [{"index": 0, "delta": delta, **more}]}
-
-
-def block(number: int, kind: str, **more: Any) -> dict[str, Any]:
-    return {"type": f"content_block_{kind}", "index": number, **more}
-
-
-EVENTS: dict[str, list[dict[str, Any]]] = {
-    CHAT: [
-        {**chunk({"role": "assistant", "content": ""}), "prompt_token_ids": [5, 6]},
-        chunk({"content": "I look "}, token_ids=[8], logprobs={"content": TOKENS[:1]}),
-        chunk({"content": "again."}),
-        chunk({"tool_calls": [{**called("c2", '{"order":'), "index": 0}]}),
-        chunk({"tool_calls": [{"index": 0, "function": {"arguments": ' "A7"}'}}]}),
-        chunk({}, finish_reason="tool_calls", token_ids=[9], logprobs={"content": TOKENS[1:]}),
-        {"id": "a-1", "choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3}},
-    ],
-    RESPONSES: [
-        {"type": "response.created", "response": {"id": "a-1", "object": "response", "output": [], "error": None}},
-        {"type": "response.output_text.delta", "delta": "I look again."},
-        {"type": "response.completed", "response": ANSWERS[RESPONSES]},
-    ],
-    MESSAGES: [
-        {"type": "message_start", "message": {**ANSWERS[MESSAGES], "content": [], "stop_reason": None}},
-        {"type": "ping"},
-        block(0, "start", content_block={"type": "text", "text": ""}),
-        block(0, "delta", delta={"type": "text_delta", "text": "I look "}),
-        block(0, "delta", delta={"type": "text_delta", "text": "again."}),
-        block(0, "stop"),
-        block(1, "start", content_block={**BLOCKS[1], "input": {}}),
-        block(1, "delta", delta={"type": "input_json_delta", "partial_json": '{"order":'}),
-        block(1, "delta", delta={"type": "input_json_delta", "partial_json": ' "A7"}'}),
-        block(1, "stop"),
-        {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 3}},
-        {"type": "message_stop"},
-    ],
-}  # fmt: skip
+ANSWERS: dict[str, dict[str, Any]] = {path: SAID[path]["answer"] for path in PATHS}
+EVENTS: dict[str, list[dict[str, Any]]] = {path: SAID[path]["stream"] for path in PATHS}
 
 
 def sent(path: str, events: list[dict[str, Any]]) -> list[bytes]:
@@ -182,7 +75,7 @@ def test_one_conversation_is_one_trace_in_every_dialect(gateway: World, streamed
 def error_of(path: str, body: dict[str, Any]) -> str:
     """Its message, in the form of the API."""
     assert body["error"]["type"] in ("api_error" if path == MESSAGES else "server_error", "invalid_request_error")
-    assert (body.get("type") == "error") == (path != CHAT)
+    assert (body.get("type") == "error") == (path == MESSAGES or (path == RESPONSES and "message" in body))
     return body["error"]["message"]
 
 

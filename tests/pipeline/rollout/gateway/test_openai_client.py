@@ -28,24 +28,6 @@ def refusal(status: int, **headers: str) -> bytes:
     return response(json.dumps({"error": error}).encode(), status, **headers)
 
 
-@pytest.mark.parametrize("arm", ["champion", "canary"])
-def test_each_arm_answers_the_client(gateway: World, client: openai.OpenAI, arm: str) -> None:
-    slot = gateway.champion if arm == "champion" else gateway.canary
-    answer = client.chat.completions.create(
-        model="any",
-        messages=QUESTION,
-        user=user_of(arm),
-        metadata={"region": "eu"},
-        temperature=0.2,
-        tools=[{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}],
-    )
-    assert (answer.choices[0].message.content, answer.model) == (f"It is {slot.name}.", slot.name)
-    assert answer.usage is not None and answer.usage.total_tokens == 10
-    sent = slot.asked[-1]
-    assert sent["temperature"] == 0.2 and sent["tools"][0]["function"]["name"] == "look" and "metadata" not in sent
-    assert slot.headers[-1]["Authorization"] == "Bearer a-key"
-
-
 @pytest.mark.situation("16-gateway-behind-nginx", "right")
 def test_a_stream_is_read_piece_by_piece(gateway: World, client: openai.OpenAI) -> None:
     with client.chat.completions.stream(model="any", messages=QUESTION, user=user_of("canary")) as pieces:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.core.door import LOOPBACK, foreign_header
 from pipeline.core.storage import Store
 from pipeline.rollout.gateway import split as split_module
-from pipeline.rollout.gateway.door import LOOPBACK, foreign_header
 from pipeline.rollout.gateway.split import SplitWatch, read_split, write_champion, write_split
 from pipeline.rollout.router import NO_ROLLOUT, Unsettled
 from tests.pipeline.rollout.conftest import split_at

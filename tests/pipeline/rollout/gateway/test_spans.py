@@ -11,8 +11,9 @@ from pipeline.core.storage import Store
 from pipeline.governance.erasure.places import served
 from pipeline.governance.erasure.records import Person
 from pipeline.recipe.sources import ExportSource
+from pipeline.traces.rows import Rows
 from pipeline.traces.sources.otel import Otel
-from tests.pipeline.rollout.gateway.slot_server import response, stream
+from tests.pipeline.rollout.gateway.slot_server import response
 from tests.pipeline.rollout.gateway.world import CANARY, NAME, awaited, user_of, world
 from tests.pipeline.traces.conftest import govern
 
@@ -23,10 +24,15 @@ METADATA = {"user_consent": "true", "region": "us", "expected_answer": "4"}
 
 def rows_of(gateway):
     awaited(lambda: gateway.state().served == gateway.state().recorded)
-    source = Otel(str(gateway.store.path(layout.served(NAME))))
-    blocks = [block for part in source.parts() for block in source.rows(part, hashlib.sha256())]
+    blocks = read(gateway.store)
     assert [block.rejected for block in blocks if block.rejected] == []
     return [row for block in blocks for row in block.traces]
+
+
+def read(store: Store) -> list[Rows]:
+    """What the traces' source makes of the files."""
+    source = Otel(str(store.path(layout.served(NAME))))
+    return [block for part in source.parts() for block in source.rows(part, hashlib.sha256())]
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
@@ -45,25 +51,6 @@ def test_the_otel_source_reads_what_was_served(gateway, streamed):
     assert METADATA.items() <= metadata.items()
     assert (metadata["rollout.arm"], metadata["model.digest"]) == ("canary", CANARY.digest)
     assert abs(row.timestamp.replace(tzinfo=UTC) - datetime.now(UTC)) < timedelta(minutes=1)
-
-
-@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
-def test_calls_of_tools_are_read(gateway, streamed):
-    call = {"id": "call-1", "type": "function", "function": {"name": "add", "arguments": '{"a": 2}'}}
-    message = {"role": "assistant", "content": None, "tool_calls": [call]}
-    deltas = [
-        {"role": "assistant", "tool_calls": [{**call, "index": 0, "function": {"name": "add", "arguments": ""}}]},
-        {"tool_calls": [{"index": 0, "function": {"arguments": '{"a":'}}]},
-        {"tool_calls": [{"index": 0, "function": {"arguments": " 2}"}}]},
-    ]
-    events = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
-    events[-1]["choices"][0]["finish_reason"] = "tool_calls"
-    sent = [b"data: " + json.dumps(event).encode() + b"\n\n" for event in events] + [b"data: [DONE]\n\n"]
-    body = json.dumps({"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]}).encode()
-    gateway.canary.answer = lambda server, asked: stream("", sent) if streamed else response(body)
-    answer = gateway.post(user=user_of("canary"), stream=streamed)
-    (row,) = [row for row in rows_of(gateway) if row.trace_id == answer.headers["x-trace-id"]]
-    assert '"add"' in row.tool_calls and "2" in row.tool_calls
 
 
 def test_metadata_forges_no_mark(gateway):
