@@ -11,7 +11,7 @@ from pipeline.serving.chat_request import ChatRequest
 _STOPS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 
-class Reply(NamedTuple):
+class SlotAnswer(NamedTuple):
     """An answer. `message`: of OpenAI's chat completions. `cut_at`: the stop text that ended it."""
 
     asked: ChatRequest
@@ -35,13 +35,13 @@ class Reply(NamedTuple):
             yield call["id"], call["function"]["name"], call["function"]["arguments"]
 
 
-def body_of(api: Api, reply: Reply) -> Json:
+def body_of(api: Api, reply: SlotAnswer) -> Json:
     if api is CHAT:
         return _chat(reply, "chat.completion", "message")
     return _response(reply, _items(reply)) if api is RESPONSES else _anthropic(reply, _blocks(reply))
 
 
-def stream_of(api: Api, reply: Reply) -> str:
+def stream_of(api: Api, reply: SlotAnswer) -> str:
     """As server-sent events."""
     if api is CHAT:
         last = _chat(reply, "chat.completion.chunk", "delta")
@@ -53,7 +53,7 @@ def stream_of(api: Api, reply: Reply) -> str:
     return "".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in numbered)
 
 
-def _chat(reply: Reply, kind: str, said: str) -> Json:
+def _chat(reply: SlotAnswer, kind: str, said: str) -> Json:
     choice = {"index": 0, said: reply.message, "finish_reason": reply.finish}
     body = {"id": f"chatcmpl-{reply.id}", "object": kind, "created": int(time.time()), "model": reply.model}
     if reply.asked.return_token_ids:
@@ -61,7 +61,7 @@ def _chat(reply: Reply, kind: str, said: str) -> Json:
     return {**body, "choices": [choice], "usage": reply.usage("prompt_tokens", "completion_tokens")}
 
 
-def _response(reply: Reply, output: list[Json], status: str = "completed") -> Json:
+def _response(reply: SlotAnswer, output: list[Json], status: str = "completed") -> Json:
     asked, over = reply.asked, reply.finish == "length" and status == "completed"
     head = {"id": f"resp_{reply.id}", "object": "response", "created_at": int(time.time()), "model": reply.model}
     why = {"reason": "max_output_tokens"} if over else None
@@ -71,7 +71,7 @@ def _response(reply: Reply, output: list[Json], status: str = "completed") -> Js
     return {**head, **state, **given, "output": output, "usage": reply.usage("input_tokens", "output_tokens")}
 
 
-def _items(reply: Reply) -> list[Json]:
+def _items(reply: SlotAnswer) -> list[Json]:
     items: list[Json] = []
     for id, name, said in reply.parts():
         text = {"type": "output_text", "text": said, "annotations": []}
@@ -81,7 +81,7 @@ def _items(reply: Reply) -> list[Json]:
     return items
 
 
-def _response_events(reply: Reply) -> Iterator[Json]:
+def _response_events(reply: SlotAnswer) -> Iterator[Json]:
     yield {"type": "response.created", "response": _response(reply, [], "in_progress")}
     for n, item in enumerate(_items(reply)):
         at, said = {"item_id": item["id"], "output_index": n}, item.get("arguments")
@@ -99,13 +99,13 @@ def _response_events(reply: Reply) -> Iterator[Json]:
     yield {"type": f"response.{whole['status']}", "response": whole}
 
 
-def _anthropic(reply: Reply, content: list[Json]) -> Json:
+def _anthropic(reply: SlotAnswer, content: list[Json]) -> Json:
     body = {"id": f"msg_{reply.id}", "type": "message", "role": "assistant", "model": reply.model, "content": content}
     stop = {"stop_reason": "stop_sequence" if reply.cut_at else _STOPS[reply.finish], "stop_sequence": reply.cut_at}
     return {**body, **stop, "usage": reply.usage("input_tokens", "output_tokens")}
 
 
-def _blocks(reply: Reply) -> list[Json]:
+def _blocks(reply: SlotAnswer) -> list[Json]:
     return [
         {"type": "tool_use", "id": id, "name": name, "input": json.loads(said)}
         if id
@@ -114,7 +114,7 @@ def _blocks(reply: Reply) -> list[Json]:
     ]
 
 
-def _anthropic_events(reply: Reply) -> Iterator[Json]:
+def _anthropic_events(reply: SlotAnswer) -> Iterator[Json]:
     whole = _anthropic(reply, [])
     stop = {name: whole[name] for name in ("stop_reason", "stop_sequence")}
     yield {"type": "message_start", "message": {**whole, **dict.fromkeys(stop)}}

@@ -29,7 +29,7 @@ from pipeline.serving.adapted import BASE, AdaptedModel
 from pipeline.serving.chat_request import ChatRequest, read_request
 from pipeline.serving.inference import AnswerRequest, Sampling
 from pipeline.serving.loaded import RequestRefused
-from pipeline.serving.replies import Reply, body_of, stream_of
+from pipeline.serving.replies import SlotAnswer, body_of, stream_of
 
 BATCH = 64
 """Answers that are drawn at once."""
@@ -215,7 +215,7 @@ class SlotServer:
         return _Waiting(ids, by, seed, limit, asked, offered, asyncio.get_running_loop().create_future())
 
 
-def _reply(drawn: _Drawn, waiting: _Waiting, model: str) -> Reply:
+def _reply(drawn: _Drawn, waiting: _Waiting, model: str) -> SlotAnswer:
     """Calls are looked for where tools were offered."""
     asked, message = waiting.asked, {"role": "assistant", "content": drawn.text}
     if waiting.offered:
@@ -223,7 +223,7 @@ def _reply(drawn: _Drawn, waiting: _Waiting, model: str) -> Reply:
         most = None if asked.parallel_tool_calls else 1
         message = as_message(in_one_form(drawn.text, waiting.offered), most, made)
     finish = "tool_calls" if "tool_calls" in message and drawn.finish == "stop" else drawn.finish
-    return Reply(asked, secrets.token_hex(12), model, message, finish, drawn.cut_at, waiting.ids, drawn.ids)
+    return SlotAnswer(asked, secrets.token_hex(12), model, message, finish, drawn.cut_at, waiting.ids, drawn.ids)
 
 
 def _refusal(status: int, message: str, api: Api = CHAT) -> Response:
