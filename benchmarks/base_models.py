@@ -19,13 +19,8 @@ from benchmarks.base_tokenizers import TokenizerFiles, answer, byte_fallback, by
 
 STEPS, BATCH, LEARNING_RATE, WRONG_SHARE = 110, 16, 4e-3, 0.4
 UNTIED, TIED = {"tie_word_embeddings": False}, {"tie_word_embeddings": True}
-_NEOX_SIZE: dict[str, Any] = {
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 512,
-}
+_NEOX_SIZE: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+_NEOX_SIZE |= {"num_attention_heads": 4, "max_position_embeddings": 512}
 SIZE: dict[str, Any] = {**_NEOX_SIZE, "num_key_value_heads": 2}
 
 

@@ -18,18 +18,17 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from benchmarks.contexts import stage_context
 from benchmarks.parts import options
 from pipeline.core.mark_keys import MarkKeys
 from pipeline.core.storage import ModelRef, Store
-from pipeline.demo import MODEL_DIR
 from pipeline.governance.erasure import forget
 from pipeline.governance.erasure.records import ErasureProof, Person, proofs
-from pipeline.recipe import BaseModelSection, Compute, Recipe
 from pipeline.recipe.sources import DemoSource
 from pipeline.recipe.traces import Traces
 from pipeline.rollout.gateway.spans import otlp_attributes
 from pipeline.traces.context import StageContext
-from pipeline.traces.lake import local_lake, open_lake
+from pipeline.traces.lake import open_lake
 from pipeline.traces.materialize import materialize
 from pipeline.traces.scope import Producer
 from pipeline.traces.sources.protocol import Address
@@ -98,11 +97,8 @@ def plant(root: Path, count: int, ids: Sequence[str] = IDS) -> None:
 
 
 def context_of(root: Path) -> StageContext:
-    store = Store(root, MarkKeys("5e" * 32))
-    base = BaseModelSection(name="m", uri=str(MODEL_DIR))
     traces = Traces(source=DemoSource(), min_admitted_share=0.0)
-    recipe = Recipe(name="bench", base_model=base, traces=traces, compute=Compute(workers=1))
-    return StageContext(store, recipe, local_lake(store), lambda line: None, "")
+    return stage_context(Store(root, MarkKeys("5e" * 32)), name="m", traces=traces)
 
 
 def rows_of(root: Path, ids: Sequence[str] = IDS) -> Rows:
@@ -118,6 +114,10 @@ def rows_of(root: Path, ids: Sequence[str] = IDS) -> Rows:
         for row in lake.read(sorted(lake.digests()), lake.snapshot).to_pylist():
             rows["table", ids[int(row["trace_id"], 16) % len(ids)], repr(row)] += 1
     return rows
+
+
+def without(rows: Rows, user: str) -> Rows:
+    return Counter({row: n for row, n in rows.items() if row[1] != user})
 
 
 def erase(root: str, user: str, kill_at: int, events: str) -> None:
@@ -169,14 +169,12 @@ def main() -> None:
             total, seconds = json.loads(events.read_text(encoding="utf-8"))
             (proof,) = proofs(context_of(copy).store)
             statements[user] = statement(proof)
-            theirs = Counter({row: n for row, n in before.items() if row[1] == user})
-            after, others = rows_of(copy), before - theirs
-            kept = Counter({row: n for row, n in after.items() if row[1] != user})
-            planted, found = (
-                planted + theirs.total(),
-                found + sum(sum(proof.places.get(name, {}).values()) for name in PLACES),
-            )
-            left, changed = left + (after - kept).total(), changed + ((others - kept) + (kept - others)).total()
+            after, others = rows_of(copy), without(before, user)
+            kept = without(after, user)
+            planted += (before - others).total()
+            found += sum(sum(proof.places.get(name, {}).values()) for name in PLACES)
+            left += (after - kept).total()
+            changed += ((others - kept) + (kept - others)).total()
             shutil.rmtree(copy)
         differing = killed = 0
         for number in range(asked.kills):
@@ -185,10 +183,7 @@ def main() -> None:
             killed += run(spawn, copy, user, kill_at, events) == -signal.SIGKILL
             assert run(spawn, copy, user, 0, events) == 0
             found_again = [statement(each) for each in proofs(context_of(copy).store) if not each.follows]
-            others = Counter({row: n for row, n in rows_of(copy).items() if row[1] != user})
-            same = found_again == [statements[user]] and others == before - Counter(
-                {row: n for row, n in before.items() if row[1] == user}
-            )
+            same = found_again == [statements[user]] and without(rows_of(copy), user) == without(before, user)
             differing += not same
             if not same:
                 print(f"kill {number} of {user} at event {kill_at}: {found_again}", flush=True)

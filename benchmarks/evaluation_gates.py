@@ -87,7 +87,12 @@ class Counts(NamedTuple):
 def improves(counts: Counts, alpha: float, seed: int) -> Array:
     """Whether each evaluation shows an improvement, as the gate decides it: by t and by the bootstrap."""
     sums, sizes = counts.sums()
-    return _shown(sums, sizes, 0.0, alpha, seed)
+    mean, error = statistics.mean_and_standard_error(sums, sizes)
+    shown = mean - statistics.reach(mean, error, len(sizes), alpha)[0] > 0
+    if shown.any():  # of the others no bootstrap makes a PASS
+        estimates = statistics.paired(sums[shown], sizes, alpha, seed)
+        shown[shown] = [each.bootstrap_lower > 0 for each in estimates]
+    return shown
 
 
 def keeps(counts: Counts, margin: float, alpha: float, seed: int) -> Array:
@@ -100,15 +105,6 @@ def keeps(counts: Counts, margin: float, alpha: float, seed: int) -> Array:
         estimates = statistics.paired(rise[held], sizes, alpha, seed)
         held[held] = [each.bootstrap_upper < margin for each in estimates]
     return held
-
-
-def _shown(sums: Array, sizes: Array, above: float, alpha: float, seed: int) -> Array:
-    mean, error = statistics.mean_and_standard_error(sums, sizes)
-    shown = mean - statistics.reach(mean, error, len(sizes), alpha)[0] > above
-    if shown.any():  # of the others no bootstrap makes a PASS
-        estimates = statistics.paired(sums[shown], sizes, alpha, seed)
-        shown[shown] = [each.bootstrap_lower > above for each in estimates]
-    return shown
 
 
 def drawn(

@@ -13,12 +13,12 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from benchmarks.gateway_arms import memory, switched
+from benchmarks.measure import cpu_s
 from benchmarks.parts import options
 from pipeline.core import layout
 from pipeline.core.storage import ModelRef, Store
@@ -71,11 +71,6 @@ class Bench:
         fields = {"champion": CHAMPION, "canary": CANARY, "champion_weight": 100 - weight, "canary_weight": weight}
         self._port.apply(Split(rollout="bench", epoch=self._epoch, **fields))  # pyright: ignore[reportArgumentType]
 
-    def cpu_s(self) -> float:
-        """CPU seconds of the gateway."""
-        stat = Path(f"/proc/{self.gateway.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
-
 
 @contextmanager
 def bench() -> Generator[Bench]:
@@ -125,37 +120,37 @@ async def latencies(url: str, count: int) -> list[float]:
     return sorted(seconds)
 
 
+async def posted(at: Bench, users: Sequence[str]) -> list[bytes]:
+    """The answers to these users, asked over CONNECTIONS connections that don't wait for each other."""
+
+    async def call(first: int) -> list[bytes]:
+        connection = await Connection.to(at.gateway.url)
+        answers = [await connection.post(user) for user in users[first::CONNECTIONS]]
+        connection.close()
+        return answers
+
+    return [each for some in await asyncio.gather(*map(call, range(CONNECTIONS))) for each in some]
+
+
 async def throughput(at: Bench, count: int) -> dict[str, float]:
     """Under CONNECTIONS callers that don't wait."""
 
-    async def call(number: int) -> None:
-        connection = await Connection.to(at.gateway.url)
-        for turn in range(count // CONNECTIONS):
-            await connection.post(f"user-{number}-{turn % 50}")
-        connection.close()
-
-    await asyncio.gather(*(call(number) for number in range(CONNECTIONS)))  # warm
-    cpu, begun = at.cpu_s(), time.perf_counter()
-    await asyncio.gather(*(call(number) for number in range(CONNECTIONS)))
+    asked = count // CONNECTIONS * CONNECTIONS
+    users = [f"user-{n % CONNECTIONS}-{n // CONNECTIONS % 50}" for n in range(asked)]
+    await posted(at, users)  # warm
+    cpu, begun = cpu_s(at.gateway.pid), time.perf_counter()
+    await posted(at, users)
     wall = time.perf_counter() - begun
     await asyncio.sleep(0.3)  # what is written afterwards is a part of the cost
-    asked = count // CONNECTIONS * CONNECTIONS
-    return {"requests_per_cpu_s": asked / (at.cpu_s() - cpu), "requests_per_s": asked / wall}
+    return {"requests_per_cpu_s": asked / (cpu_s(at.gateway.pid) - cpu), "requests_per_s": asked / wall}
 
 
 async def split_of_users(at: Bench, users: int) -> float:
     """Standard deviations between the users on the canary and a quarter of them."""
     at.split(25)
-    arms = [0, 0]
-
-    async def call(first: int) -> None:
-        connection = await Connection.to(at.gateway.url)
-        for number in range(first, users, CONNECTIONS):
-            arms[b"b" * 12 in await connection.post(f"person-{number}")] += 1
-        connection.close()
-
-    await asyncio.gather(*(call(first) for first in range(CONNECTIONS)))
-    return abs(arms[1] - users * 0.25) / math.sqrt(users * 0.25 * 0.75)
+    answers = await posted(at, [f"person-{number}" for number in range(users)])
+    on_canary = sum(b"b" * 12 in each for each in answers)
+    return abs(on_canary - users * 0.25) / math.sqrt(users * 0.25 * 0.75)
 
 
 async def disturbed(at: Bench, small: bool) -> dict[str, int]:

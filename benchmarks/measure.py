@@ -31,7 +31,7 @@ def measure(module: Sequence[str]) -> Took:
         tempfile.TemporaryFile("w+", encoding="utf-8") as errors,
     ):
         started, peak, weigh_at = time.monotonic(), 0.0, 0.0
-        cpu_s: dict[int, float] = {}
+        by_process: dict[int, float] = {}
         process = subprocess.Popen([sys.executable, "-W", "ignore", "-m", *module], stdout=said, stderr=errors)
         try:
             while True:
@@ -39,7 +39,7 @@ def measure(module: Sequence[str]) -> Took:
                 if pid:
                     break
                 now = _tree(process.pid)
-                cpu_s |= now
+                by_process |= now
                 if (looked := time.monotonic()) >= weigh_at:
                     peak = max(peak, sum(map(_memory_mb, now)))
                     weigh_at = time.monotonic() + (time.monotonic() - looked) / MEMORY_SHARE
@@ -54,8 +54,13 @@ def measure(module: Sequence[str]) -> Took:
         if process.returncode:
             raise RuntimeError(f"{' '.join(module)} ended with {process.returncode}:\n{errors.read()[-4000:]}")
         # The kernel's figures are exact, and miss children that nobody waited for; the sampled ones see those too.
-        took_s = max(usage.ru_utime + usage.ru_stime, sum(cpu_s.values()))
-        return Took(wall_s, took_s, max(peak, usage.ru_maxrss / 1024), said.read().strip().splitlines()[-1])
+        took_s = max(usage.ru_utime + usage.ru_stime, sum(by_process.values()))
+        return Took(wall_s, took_s, max(peak, usage.ru_maxrss / 1024), (said.read().strip().splitlines() or [""])[-1])
+
+
+def cpu_s(pid: int) -> float:
+    """CPU seconds of the process and of all below it that live."""
+    return sum(_tree(pid).values())
 
 
 def _tree(pid: int) -> dict[int, float]:

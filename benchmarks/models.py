@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 
 from benchmarks.base_models import build
 from benchmarks.base_tokenizers import answer
+from benchmarks.kills import ENVIRONMENT
 from benchmarks.model_checks import file_faults, merge, prompt_faults, tensor_faults, token_faults
 from benchmarks.model_loop import CHAT, ModelLoop, ModelOutcome, conversations
 from benchmarks.parts import options
@@ -25,10 +26,8 @@ from pipeline.core.storage import model_ref
 from pipeline.recipe.methods import METHODS, MethodName
 
 ROOT = Path(__file__).parent.parent
-PAGE, MARKS = (
-    ROOT / "docs" / "models.md",
-    ("<!-- the matrix, by python -m benchmarks.models --write -->", "<!-- its end -->"),
-)
+PAGE = ROOT / "docs" / "models.md"
+MARKS = ("<!-- the matrix, by python -m benchmarks.models --write -->", "<!-- its end -->")
 TRANSFORMERS4 = ROOT / ".venv-transformers4" / "bin" / "python"
 OUTCOME = TypeAdapter(ModelOutcome)
 HABITS = {
@@ -86,10 +85,8 @@ def tried(root: Path, name: str, methods: Sequence[MethodName]) -> ModelOutcome:
         faults = [*file_faults(base, export), *tensor_faults(base, adapter, export), *token_faults(base, export)]
         merged = merge(base, adapter, export, chats)
         faults += merged.faults
-        outcome.nats, outcome.rounded_nats = (
-            max(outcome.nats, merged.nats),
-            max(outcome.rounded_nats, merged.rounded_nats),
-        )
+        outcome.nats = max(outcome.nats, merged.nats)
+        outcome.rounded_nats = max(outcome.rounded_nats, merged.rounded_nats)
         outcome.unequal |= bool(faults)
         outcome.wrong += [f"{method}: {fault}" for fault in (*faults, *prompt_faults(plan, export))]
     return outcome
@@ -151,7 +148,7 @@ def main() -> None:
     chosen = parser.parse_args()
     begun, names = time.monotonic(), chosen.only or (["gpt2", "noend"] if chosen.small else list(HABITS))
     methods: list[MethodName] = ["dpo"] if chosen.small else list(METHODS)
-    os.environ.update(TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1")
+    os.environ.update(ENVIRONMENT)
     with tempfile.TemporaryDirectory() as temporary:
         root = chosen.folder or Path(temporary)
         first = root / "bases" / names[0]

@@ -5,10 +5,8 @@ called correct, and GSM8K's gold solutions against their own and wrong numbers."
 
 import json
 import logging
-import multiprocessing
 import os
 import random
-import resource
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -16,6 +14,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.measure import cpu_s
 from benchmarks.parts import options
 from pipeline.recipe.rewards import Verifier
 from pipeline.rewards.verifiers import Grader, Outcome, VerifierTask, final_answer, plain_number, reference_answer
@@ -127,9 +126,9 @@ def serial(items: list[Item]) -> Labels:
     """Parse both, verify, next: math-verify's documentation in a loop."""
     from math_verify import parse, verify
 
-    before, started = _own_cpu_s(), time.monotonic()
+    before, started = time.process_time(), time.monotonic()
     scores = [float(verify(parse(item.reference), parse(item.completion))) for item in items]
-    return Labels(list(scores), time.monotonic() - started, _own_cpu_s() - before)
+    return Labels(list(scores), time.monotonic() - started, time.process_time() - before)
 
 
 WARM = [Item(r"So it is $\boxed{\frac{1}{2}}$.", "$0.5$", True)] * 3
@@ -140,14 +139,8 @@ def warm_serial() -> None:
     serial(WARM)
 
 
-def _own_cpu_s() -> float:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
-
-
 GSM8K = Path(__file__).parents[2] / "shared" / "data" / "gsm8k" / "test.jsonl"
 WORKERS = 2
-TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 Rival = Pool[list[Item], Labels]
 
 
@@ -265,24 +258,15 @@ def _needs_workers(item: Item) -> bool:
 
 
 def _ours(items: list[Item], check: Grader) -> Labels:
-    before, started = _cpu_s(), time.monotonic()
+    before, started = cpu_s(os.getpid()), time.monotonic()  # the rival, a child too, is idle meanwhile
     scores = [grade.outcome.score for grade in check([(item.completion, item.reference) for item in items])]
-    return Labels(scores, time.monotonic() - started, _cpu_s() - before)
+    return Labels(scores, time.monotonic() - started, cpu_s(os.getpid()) - before)
 
 
 def _ask(rival: Rival, items: list[Item], limit_s: float) -> Labels:
     (said,) = rival.run([items], [limit_s])
     assert not isinstance(said, WorkerFailure), said
     return said
-
-
-def _cpu_s() -> float:
-    """Of this process and its living children; the rival among them is idle meanwhile."""
-    children = [
-        Path(f"/proc/{child.pid}/stat").read_text(encoding="utf-8") for child in multiprocessing.active_children()
-    ]
-    ticks = [stat.rpartition(")")[2].split()[11:13] for stat in children]
-    return time.process_time() + sum(int(user) + int(system) for user, system in ticks) * TICK_S
 
 
 if __name__ == "__main__":

@@ -48,28 +48,21 @@ class Outcome(NamedTuple):
     hold: int | None
 
 
-def watch(trial: Trial) -> Outcome:
+def watch(trial: Trial, holds: bool = True) -> Outcome:
+    """Until harm is proven; with `holds` also until the stage is held."""
     first, reason, hold = None, "", None
-    for look, evidence in enumerate(watched(drawn(trial), POLICY), 1):
+    drawn = draw(trial.world, Model(), trial.canary, trial.weight, trial.looks, np.random.default_rng(trial.seed))
+    for look, evidence in enumerate(watched(drawn, POLICY), 1):
         if first is None and (seen := harm(evidence, POLICY)):
             first, reason = look, seen.reason.split()[0]
-        if hold is None and comparability_problem(evidence, trial.weight, POLICY):
+        if holds and hold is None and comparability_problem(evidence, trial.weight, POLICY):
             hold = look
-        if first is not None and hold is not None:
+        if first is not None and (hold is not None or not holds):
             break
     return Outcome(first, reason, hold)
 
 
-def prove(trial: Trial) -> Outcome:
-    """Until harm is proven."""
-    for look, evidence in enumerate(watched(drawn(trial), POLICY), 1):
-        if seen := harm(evidence, POLICY):
-            return Outcome(look, seen.reason.split()[0], None)
-    return Outcome(None, "", None)
-
-
-def drawn(trial: Trial):
-    return draw(trial.world, Model(), trial.canary, trial.weight, trial.looks, np.random.default_rng(trial.seed))
+prove = partial(watch, holds=False)
 
 
 def many(rule: Callable[[Trial], Outcome], trial: Trial, runs: int, pool: ProcessPoolExecutor) -> list[Outcome]:

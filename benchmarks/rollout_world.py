@@ -57,11 +57,8 @@ class Drawn(NamedTuple):
 def draw(world: World, champion: Model, canary: Model, weight: int, looks: int, rng: Generator) -> Drawn:
     user = rng.choice(world.users, size=(looks, world.requests), p=activity(world, rng))
     in_canary = rng.random(world.users) < weight / 100
-    right, failing, ungraded = (
-        np.empty(world.users),
-        np.empty(world.users),
-        like(rng, world.missing, world, world.users),
-    )
+    right, failing = np.empty(world.users), np.empty(world.users)
+    ungraded = like(rng, world.missing, world, world.users)
     for arm, model in ((~in_canary, champion), (in_canary, canary)):
         right[arm] = like(rng, model.quality, world, int(arm.sum()))
         failing[arm] = like(rng, model.error_rate, world, int(arm.sum()))
@@ -124,7 +121,6 @@ def watched(drawn: Drawn, policy: RolloutPolicy) -> Iterator[LiveEvidence]:
             slow_over_s=threshold,
             graded_until=float(look + 1),
         )
-
         yield evidence
 
 

@@ -11,6 +11,7 @@ from multiprocessing import get_context
 from statistics import median
 from typing import NamedTuple
 
+from benchmarks.kills import ENVIRONMENT
 from benchmarks.parts import options
 from pipeline.core.estimate import share
 from pipeline.recipe import Sentinel
@@ -43,7 +44,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5, help="trainings of each plant")
     parser.add_argument("--clean", type=int, default=max(CLEAN_RUNS.values()), help="most of each clean setting")
     chosen = parser.parse_args()
-    os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+    os.environ |= ENVIRONMENT
     plants, clean = names(chosen.small)
     jobs = [Job(name, seed) for seed in range(1, 2 if chosen.small else chosen.seeds + 1) for name in plants]
     most = {name: 1 if chosen.small else min(chosen.clean, CLEAN_RUNS[name]) for name in clean}

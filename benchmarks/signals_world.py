@@ -133,12 +133,8 @@ def label(id: str, user: str, request: Request, text: str) -> dict[str, Any]:
         **dict.fromkeys(LABELS.names),
         "trace_id": id, "observation_id": id, "user_id": user, "consent": True, "day": "2026-01-05",
         "timestamp": datetime(2026, 1, 5, tzinfo=UTC), "completion": text,
-        "prompt": prompt_text(request),
+        "prompt": json.dumps(request.messages),
     }  # fmt: skip
-
-
-def prompt_text(request: Request) -> str:
-    return json.dumps(request.messages)
 
 
 def judged(model: str, settings: Rewards) -> Score:
@@ -161,7 +157,8 @@ class World:
         self.root, self.logged, self.recipe = root, logged, recipe_of(*overrides)
         self._given = overrides
         self.labels = _published(root / "labels", rated_rows(logged, cell), LABELS)
-        self._ids = frozenset((row.trace_id, row.observation_id) for row in read_labels(self.labels))
+        ids = frozenset((row.trace_id, row.observation_id) for row in read_labels(self.labels))
+        self._agreed = lambda: ids
 
     def context(self, name: str, recipe: Recipe | None = None) -> IterationContext:
         store = Store(self.root / name, MarkKeys("00" * 32))
@@ -204,7 +201,7 @@ class World:
     ) -> TrainingResult:
         """The candidate of a method that is forced, through selection's tables, plan and trainer. `report`: of the
         reward model, for a method whose completions are scored; the desk's judge is then asked as well."""
-        context = self.context(name, self.recipe_with(*overrides))
+        context = self.context(name, recipe_of(*self._given, *overrides))
         store, iteration, settings = context.store, context.iteration, context.recipe.rewards.judge
         assert settings is not None
         tables = build(context, self.labels, HeldApart({}), self._agreed, fresh=ScoredSamples(samples, report))
@@ -216,12 +213,6 @@ class World:
             with open_judge(endpoint, settings, log=quiet) as session:
                 store.write(f"{layout.JUDGES}/{judge_id(settings)}/{iteration.id}.json", session.admit(()))
             return self._trained(store, plan_training(context, tables, self._agreed), endpoint)
-
-    def recipe_with(self, *overrides: str) -> Recipe:
-        return recipe_of(*self._given, *overrides)
-
-    def _agreed(self) -> frozenset[tuple[str, str]]:
-        return self._ids
 
     def _trained(self, store: Store, plan: TrainingPlan, judge: Endpoint | None = None) -> TrainingResult:
         result = train(store, plan, 3600.0, quiet, judge)
@@ -243,7 +234,7 @@ def probe_shares(world: World, report: RewardModelReport, judge: Score) -> dict[
     are logged ones that users liked."""
     settings = world.recipe.rewards.reward_model
     assert settings is not None and report.model is not None
-    by_prompt = {prompt_text(request): request for request in world.logged.requests}
+    by_prompt = {json.dumps(request.messages): request for request in world.logged.requests}
     liked = [row for row in read_labels(world.labels) if (row.feedback or 0.0) > 0.5][: settings.probe_answers]
     shares: dict[str, float] = {}
     with open_scorer(report.model) as scorer:

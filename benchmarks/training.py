@@ -4,19 +4,17 @@ median wall-clock times."""
 
 import json
 import os
-import resource
 import statistics
-import subprocess
-import sys
 import tempfile
-import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.contexts import context_of
+from benchmarks.kills import ENVIRONMENT
+from benchmarks.measure import Took, measure
 from benchmarks.parts import options
 from pipeline.core.iteration import identify
 from pipeline.core.storage import DatasetRef, ModelRef, Store, digest_file, model_ref
@@ -32,26 +30,21 @@ from pipeline.training.plan import plan_training
 ARMS = ("ours", "bare TRL")
 
 
-class Took(NamedTuple):
-    """One whole process: wall-clock and CPU seconds, and the adapter that it left."""
-
-    wall_s: float
-    cpu_s: float
-    adapter: str
-
-
 def main() -> None:
     chosen = options(__doc__, "one short pair of runs, within a minute").parse_args()
     steps, pairs = (2, 1) if chosen.small else (40, 5)
     found: dict[str, list[Took]] = {name: [] for name in ARMS}
+    adapters = set[str]()
+    os.environ |= ENVIRONMENT
     with tempfile.TemporaryDirectory() as folder:
         if not chosen.small:  # reads the libraries from disk once, for both
             run(ARMS[1], Path(folder, "warm-up"), 1)
         for number in range(pairs):
             for name in ARMS if number % 2 == 0 else reversed(ARMS):
-                took = run(name, Path(folder, f"{name.replace(' ', '-')}-{number}"), steps)
+                took, adapter = run(name, Path(folder, f"{name.replace(' ', '-')}-{number}"), steps)
                 found[name].append(took)
-                figures = f"{took.wall_s:7.1f} s  {took.cpu_s:7.1f} CPU s  adapter {took.adapter[:12]}"
+                adapters.add(adapter)
+                figures = f"{took.wall_s:7.1f} s  {took.cpu_s:7.1f} CPU s  adapter {adapter[:12]}"
                 print(f"{name:<10} pair {number + 1}  {figures}", flush=True)
     wall = {name: statistics.median(took.wall_s for took in runs) for name, runs in found.items()}
     cpu = {name: statistics.median(took.cpu_s for took in runs) for name, runs in found.items()}
@@ -60,26 +53,21 @@ def main() -> None:
     figures = {
         "ratio_to_bare_trl": round(wall["ours"] / wall["bare TRL"], 4),
         "cpu_ratio_to_bare_trl": round(cpu["ours"] / cpu["bare TRL"], 4),
-        "same_weights": len({took.adapter for runs in found.values() for took in runs}) == 1,
+        "same_weights": len(adapters) == 1,
         "steps": steps,
     }
     print(json.dumps(figures))
 
 
-def run(name: str, root: Path, steps: int) -> Took:
-    """Train once in a process of its own."""
+def run(name: str, root: Path, steps: int) -> tuple[Took, str]:
+    """Train once in a process of its own: what it took, and the digest of its adapter."""
     grpo = GRPO(steps=steps, learning_rate=1.2e-3, max_completion_tokens=32)
     plan = write_plan(root, Training(grpo=grpo))
     if name == "ours":
         command, adapter = ["pipeline.training", str(plan)], plan.parent / "adapter"
     else:
         command, adapter = ["benchmarks.bare_trl", str(plan), str(root / "bare")], root / "bare"
-    environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    subprocess.run([sys.executable, "-m", *command], check=True, capture_output=True, env=environment)
-    wall_s, after = time.monotonic() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return Took(wall_s, cpu_s, digest_file(adapter / "adapter_model.safetensors"))
+    return measure(command), digest_file(adapter / "adapter_model.safetensors")
 
 
 def write_plan(root: Path, training: Training, method: str = "grpo", processes: int = 1, seed: int = 5) -> Path:
