@@ -8,12 +8,13 @@ from pipeline.core.estimate import Estimate
 from pipeline.core.storage import Record
 from pipeline.recipe import Selection
 from pipeline.recipe.method import EvidenceKey
-from pipeline.recipe.methods import GRPO, METHODS, Method, MethodName
+from pipeline.recipe.methods import METHODS, Method, MethodName
 from pipeline.selection.cost import zero_variance
 from pipeline.selection.evidence import Evidence
 
 Sign = Literal[">=", "<="]
-GROUP_SIZE = GRPO().num_generations
+GROUP_SIZE = 8
+"""Completions of a prompt that are compared with each other, where no settings say another number."""
 COUNTS: tuple[EvidenceKey, ...] = ("frontier", "pairs", "thumbs", "winners")
 """The evidence that is a number of something; the rest are shares, but for `signal`, which is an area."""
 _EXACT: tuple[EvidenceKey, ...] = ("coverage", *COUNTS)

@@ -119,7 +119,8 @@ def plan_training(
     training, rewards, compute = recipe.training, recipe.rewards, recipe.compute
 
     def make() -> TrainingPlan:
-        decision = choose(dataset.evidence, recipe.selection, rewards.min_coverage, training.grpo.num_generations)
+        group = next(filter(None, (each.group_size for each in training.by_name().values())))
+        decision = choose(dataset.evidence, recipe.selection, rewards.min_coverage, group)
         method, data, held_out, scorers, dropped = None, None, None, None, 0
         if decision.method != "none":
             method = training.by_name()[decision.method]
