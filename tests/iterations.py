@@ -54,7 +54,7 @@ class Iterations:
             if not path.is_dir():
                 staged = self.folder / f"{name}.staged"
                 shutil.rmtree(staged, ignore_errors=True)
-                with forked(self._server):
+                with forked(self._server), undrawn():
                     make(staged)
                 staged.rename(path)
         return shutil.copytree(path, target, dirs_exist_ok=True)
@@ -67,6 +67,6 @@ class Iterations:
 
     def _make_second(self, folder: Path) -> None:
         settings = deployment(self.first(folder) / "data", FEW)
-        with undrawn(), instance(folder / "home") as home:
+        with instance(folder / "home") as home:
             launched = run_loop(settings, home)
         assert launched.success and settings.latest().number == 1

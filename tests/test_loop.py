@@ -251,7 +251,7 @@ def test_too_little_signal_is_not_trained_on(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = deployment(root, ["selection.min_prompts=100000", "selection.min_pairs=100000"])
-    with undrawn(), instance(tmp_path / "home") as home:
+    with undrawn(), dg.DagsterInstance.ephemeral() as home:
         result = run_loop(settings, home)
         assert result.success
         assert materialized(result) == STAGES[: STAGES.index("policy_checkpoint")]

@@ -92,7 +92,7 @@ def test_a_run_reads_the_recipe_that_its_first_step_pinned(tmp_path: Path) -> No
 
     first, warned = written(1, 1), list[str]()
     pin(first.store(), label(first.store(), "one", {"t": 0.5}), first.recipe())
-    with dg.instance_for_test() as instance:
+    with dg.DagsterInstance.ephemeral() as instance:
         launch, again = (instance.add_run(dg.DagsterRun(job_name="loop")) for _ in range(2))
         for run, edited, seen in ((launch, (1, 2), 2), (launch, (9, 3, "elsewhere"), 2), (again, (9, 4), 4)):
             id, given = written(*edited).of_run(run.run_id, instance, warned.append)

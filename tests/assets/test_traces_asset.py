@@ -18,7 +18,7 @@ from pipeline.rollout.policy import policy_of
 from pipeline.rollout.record import ModelVersion, Phase, Proposal, RolloutEvent, RolloutStep, append, step_event
 from pipeline.traces.lake import local_lake
 from pipeline.traces.materialize import read
-from tests.loop import EMBEDDED, ROOT, instance
+from tests.loop import EMBEDDED, ROOT, undrawn
 from tests.opened import open_rollout
 from tests.pipeline.traces.conftest import observation, write
 
@@ -93,8 +93,8 @@ class Place:
 
 
 @pytest.fixture
-def dagster_instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
-    with instance(tmp_path / "home") as made:
+def dagster_instance() -> Iterator[dg.DagsterInstance]:
+    with undrawn(), dg.DagsterInstance.ephemeral() as made:
         yield made
 
 

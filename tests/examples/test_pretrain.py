@@ -31,7 +31,7 @@ def test_the_kept_tokenizers_are_those_that_are_made(made: Callable[[], PreTrain
 
 
 def test_the_same_seed_makes_the_same_model() -> None:
-    first, second, other = (arithmetic.make(steps=4, seed=seed)[0].state_dict() for seed in (0, 0, 1))
+    first, second, other = (arithmetic.make(steps=2, seed=seed)[0].state_dict() for seed in (0, 0, 1))
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert not all(torch.equal(first[name], other[name]) for name in first)
 

@@ -51,7 +51,7 @@ class Clone:
             return subprocess.Popen(
                 [Path(sys.executable).parent / command[0], *command[1:]],
                 cwd=self.root,
-                env={**os.environ, MARK: self.mark, "PWD": str(self.root), "PYTHONDONTWRITEBYTECODE": "1"},
+                env={**os.environ, MARK: self.mark, "PWD": str(self.root)},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -31,7 +31,7 @@ def hook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Webhook]:
 
 @pytest.fixture
 def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.instance_for_test() as made:
+    with dg.DagsterInstance.ephemeral() as made:
         yield made
 
 

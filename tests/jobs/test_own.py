@@ -8,7 +8,7 @@ import pytest
 
 from assets.graph import ASSETS
 from assets.resources import Deployment, records
-from tests.loop import instance
+from tests.loop import undrawn
 from tests.own import make_model, write_langfuse_export, write_suite
 
 OWN = Path(__file__).parents[2] / "jobs" / "recipes" / "own.yaml"
@@ -34,7 +34,7 @@ def recipe(root: Path, *overrides: str) -> Deployment:
 def test_own_traces_reach_a_plan_that_the_gate_takes(tmp_path: Path) -> None:
     settings = recipe(tmp_path, "training.grpo.generation=transformers", "evaluation.guard_margin=0.05")
     stages = ASSETS[:6]
-    with instance(tmp_path / "dagster") as home:
+    with undrawn(), dg.DagsterInstance.ephemeral() as home:
         resources = {"deployment": settings, "io_manager": records}
         result = dg.materialize(stages, instance=home, resources=resources, raise_on_error=False)
         checks = {check.check_name: check for check in result.get_asset_check_evaluations()}

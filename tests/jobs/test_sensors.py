@@ -40,7 +40,7 @@ def tick(
     settings = deployment(folder, list(overrides))
     sensor = dg.SensorDefinition(evaluation_fn=lambda context: evaluate(context, settings), job_name="any")
     with (
-        nullcontext(instance) if instance else dg.instance_for_test() as used,
+        nullcontext(instance) if instance else dg.DagsterInstance.ephemeral() as used,
         dg.build_sensor_context(instance=used, cursor=cursor) as context,
     ):
         result = sensor.evaluate_tick(context)
@@ -63,7 +63,7 @@ def looked_at(
 def test_the_sensor_looks_itself_and_a_change_is_shown_once(tmp_path: Path) -> None:
     settings = deployment(tmp_path, OTHERS)
     store, name = settings.store(), "arithmetic"
-    with dg.instance_for_test() as instance:
+    with dg.DagsterInstance.ephemeral() as instance:
         assert looked_at(instance, tmp_path, None)[0] == "No rollout to look after, idle: "
         rollout = open_rollout(settings, tmp_path, time.time())
         found, cursor = looked_at(instance, tmp_path, None)
@@ -89,7 +89,7 @@ def test_the_sensor_looks_itself_and_a_change_is_shown_once(tmp_path: Path) -> N
 def test_looks_that_take_long_are_runs_that_look_on(tmp_path: Path) -> None:
     settings = deployment(tmp_path)
     open_rollout(settings, tmp_path, time.time())
-    with dg.instance_for_test() as instance:
+    with dg.DagsterInstance.ephemeral() as instance:
         for _ in range(2):
             found, _ = looked_at(instance, tmp_path, None, ())
             assert isinstance(found, dg.RunRequest) and found.tags[DRIVE_FOR_TAG] == "900"
@@ -103,7 +103,7 @@ def test_looks_that_take_long_are_runs_that_look_on(tmp_path: Path) -> None:
 def test_a_cancelled_run_of_a_gang_asks_for_the_gangs_end(
     tags: dict[str, str], overrides: list[str], asks: bool, tmp_path: Path
 ) -> None:
-    with dg.instance_for_test() as instance:
+    with dg.DagsterInstance.ephemeral() as instance:
         run = instance.create_run_for_job(
             definitions.resolve_job_def("preference_tuning"), tags=tags, status=dg.DagsterRunStatus.STARTED
         )
@@ -159,7 +159,7 @@ def test_a_failed_run_and_a_champion_that_is_back_are_asked_for(tmp_path: Path) 
         for day, digest in enumerate("ABA")
     ]
     keys: list[str | None] = []
-    with dg.instance_for_test() as instance:
+    with dg.DagsterInstance.ephemeral() as instance:
         _, cursor = asked_again(instance, tmp_path, champions[0], None)
         for champion in champions[1:]:
             for status in (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.SUCCESS):
@@ -176,7 +176,7 @@ def test_a_failed_run_and_a_champion_that_is_back_are_asked_for(tmp_path: Path) 
 
 def test_a_run_that_a_person_cancelled_is_not_asked_for_again(tmp_path: Path) -> None:
     champion = ChampionState(model=ModelRef(uri="", digest="B"), version=1, promotions=1)
-    with dg.instance_for_test() as instance:
+    with dg.DagsterInstance.ephemeral() as instance:
         (request,), _ = asked_again(instance, tmp_path, champion, "another")
         run_of(instance, tmp_path, request, dg.DagsterRunStatus.STARTED)
         assert asked_again(instance, tmp_path, champion, "another")[0] == [], "it is under way"
@@ -193,7 +193,7 @@ def test_an_open_gang_without_a_run_is_asked_for_after_an_hour(tmp_path: Path, m
     monkeypatch.setattr(gangs.time, "time", lambda: clock[0])
     asked: list[int] = []
     cursor = None
-    with dg.instance_for_test() as instance:
+    with dg.DagsterInstance.ephemeral() as instance:
         for passed in (0.0, UNFOLLOWED_S - 1, 2.0, UNFOLLOWED_S - 1, 2.0):
             clock[0] += passed
             requests, cursor = tick(gang_held, tmp_path, cursor, instance, (CLUSTER,))

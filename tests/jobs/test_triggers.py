@@ -35,7 +35,7 @@ LOOP = "preference_tuning"
 
 @pytest.fixture
 def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.instance_for_test() as made:
+    with dg.DagsterInstance.ephemeral() as made:
         yield made
 
 

@@ -43,7 +43,7 @@ def materialized(
         patch.setattr(f"assets.{module}.connect", lambda kubeconfig: world.client())
     patch.setattr("assets.cluster.Hooks", partial(Hooks, sleep=world.sleep))
     resources = {"deployment": deployment, "io_manager": records}
-    with dg.instance_for_test() as instance:
+    with dg.DagsterInstance.ephemeral() as instance:
         result = dg.materialize(ASSETS, selection=[asset], resources=resources, instance=instance)
         logged = [entry.user_message for entry in instance.all_logs(result.run_id)]
         run = instance.get_run_by_id(result.run_id)
@@ -153,7 +153,7 @@ def test_the_gang_of_a_cancelled_run_goes_once_nobody_follows_it(planned: Planne
     end(world, given)
     component = {"training": "trainer", "evaluation": "evaluation"}[what]
     assert world.gangs()[0]["metadata"]["labels"]["app.kubernetes.io/component"] == component
-    with dg.instance_for_test() as instance:
+    with dg.DagsterInstance.ephemeral() as instance:
         job = definitions.resolve_job_def("preference_tuning")
         follower = instance.create_run_for_job(job, tags={ITERATION_TAG: iteration}, status=dg.DagsterRunStatus.STARTED)
         for words, gangs in (("it stays", 1), ("its run was cancelled", 0), ("No gang was left", 0)):
@@ -172,7 +172,7 @@ def test_of_gangs_that_nobody_follows_the_held_leave_the_queue(planned: Planned,
     given, iteration, attempts = left("training", planned, tmp_path)
     world.script += [world.hold if held else world.run]
     end(world, given)
-    with dg.instance_for_test() as instance:
+    with dg.DagsterInstance.ephemeral() as instance:
         lines = clear_away(world, iteration, tmp_path, instance, held_only=True)
     assert any("held in its queue" in line for line in lines) == held
     assert len(world.gangs()) == (0 if held else 1)

@@ -23,7 +23,9 @@ def cluster() -> Iterator[None]:
         environment.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # workers find this file's functions by name
         result = Cluster()
         for _ in range(2):
-            result.add_node(num_cpus=1, object_store_memory=100 << 20)
+            result.add_node(
+                num_cpus=1, object_store_memory=100 << 20, include_dashboard=False, include_log_monitor=False
+            )
         environment.setenv("RAY_ADDRESS", result.address)
         yield
         ray.shutdown()

@@ -1,8 +1,11 @@
-"""What MLflow servers of others answer, told before a run and when a candidate is put on record: a real server behind
-what companies put in front of it, and runs that somebody deleted."""
+"""What MLflow servers answer: a real one behind what companies put in front of it, runs that somebody deleted, and
+versions that load from the server alone."""
 
+import json
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 import threading
@@ -17,13 +20,16 @@ import pytest
 import requests
 from mlflow import MlflowClient
 from mlflow.artifacts import download_artifacts
+from mlflow.cli import cli
 from mlflow.entities import ViewType
 
 from pipeline.core.iteration import identify
 from pipeline.core.storage import DatasetRef, ModelRef, Store, digest_dir
+from pipeline.demo import MODEL_DIR
 from pipeline.places.mlflow import try_out
 from pipeline.registry.runs import MlflowAddresses
 from pipeline.registry.versions import RecordedVersion
+from tests.fork_server import ForkServer
 
 from .conftest import put_on_record
 
@@ -147,7 +153,7 @@ def test_a_database_is_only_read(tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
-def test_a_deleted_experiment_is_restored_by_the_command(server: str, tmp_path: Path) -> None:
+def test_a_deleted_experiment_is_restored_by_the_command(server: str, tmp_path: Path, monkeypatch: Any) -> None:
     client, addresses = MlflowClient(server, server), MlflowAddresses(server)
     client.delete_experiment(keep(tmp_path, server, "tidied up").run.experiment_id)
     (fault,) = try_out(addresses, "tidied up", 0)
@@ -155,7 +161,10 @@ def test_a_deleted_experiment_is_restored_by_the_command(server: str, tmp_path: 
         keep(tmp_path, server, "tidied up")
     named, command = fault.split(" Restore it: ")
     assert named == "MLflow's experiment 'tidied up' is deleted."
-    subprocess.run(command, shell=True, check=True, env={**os.environ, "PATH": str(Path(sys.executable).parent)})
+    variable, program, *words = shlex.split(command)
+    assert (variable, program) == (f"MLFLOW_TRACKING_URI={server}", "mlflow")
+    monkeypatch.setenv(*variable.split("="))
+    cli.main(words, standalone_mode=False)
     assert try_out(addresses, "tidied up", 0) == []
 
 
@@ -190,3 +199,77 @@ def test_files_that_gc_removed_are_put_there_again(server: str, server_folder: P
     folder = Path(download_artifacts(source, dst_path=str(tmp_path / "loaded"), tracking_uri=server))
     assert (folder / "MLmodel").is_file() and (folder / "model" / "model.safetensors").stat().st_size == FILE_BYTES
     assert try_out(MlflowAddresses(server), name, 0) == []
+
+
+ELSEWHERE = """
+import json, sys
+import mlflow, torch
+from mlflow import MlflowClient
+from mlflow.artifacts import download_artifacts
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+name = sys.argv[1]
+question = [{"role": "user", "content": "What is 2 + 3?"}]
+(answer,) = mlflow.pyfunc.load_model(f"models:/{name}@champion").predict({"messages": question})
+pipeline = mlflow.transformers.load_model(f"models:/{name}@champion")
+run = MlflowClient().get_model_version_by_alias(name, "champion").run_id
+adapter = download_artifacts(run_id=run, artifact_path="adapter")
+base = json.load(open(f"{adapter}/base.json"))["model"]
+whole = AutoModelForCausalLM.from_pretrained(download_artifacts(base) + "/model")
+rebuilt = PeftModel.from_pretrained(whole, adapter).merge_and_unload().state_dict()
+merged = pipeline.model.state_dict()
+print(json.dumps({
+    "chat": answer["choices"][0]["message"],
+    "pipeline": pipeline(question, max_new_tokens=8)[0]["generated_text"][-1]["role"],
+    "base": base,
+    "equal": rebuilt.keys() == merged.keys() and all(torch.equal(rebuilt[key], merged[key]) for key in merged),
+    "project": "pipeline" in sys.modules,
+}))
+"""
+
+
+def register(server: ForkServer, root: str, url: str, name: str, base: str = str(MODEL_DIR), number: str = "0"):
+    """The version of the next iteration over `base`, whose training is under the data root."""
+    champion = ModelRef(uri=base, digest=digest_dir(Path(base)))
+    dataset = DatasetRef(uri="d", rows=7, digest=f"{number:0>64}", snapshot="s")
+    iteration = identify(int(number), name, champion, dataset, "recipe")
+    store = Store(root)
+    folder = store.path(iteration.path("training"))
+    tuned = server.popen([sys.executable, "-m", "tests.pipeline.registry.tuned", base, str(folder), number])
+    assert tuned.wait() == 0, tuned.stdout.read()
+    refs = [ModelRef(uri=str(folder / each), digest=digest_dir(folder / each)) for each in ("adapter", "model")]
+    return put_on_record(MlflowAddresses(url), store, iteration, *refs)
+
+
+def on_another_machine(url: str, folder: Path, script: str, *arguments: str) -> dict[str, object]:
+    """What a script prints that knows a tracking server and MLflow, and nothing of the project or its data."""
+    environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "HF_HOME")}
+    environment |= {"MLFLOW_TRACKING_URI": url, "HOME": str(folder), "TMPDIR": str(folder), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments], cwd=folder, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_version_loads_and_is_rebuilt_from_the_server_alone(
+    server: str, fork_server: ForkServer, tmp_path: Path
+) -> None:
+    root, other = tmp_path / "data", tmp_path / "other"
+    other.mkdir()
+    one = register(fork_server, str(root), server, "served").version
+    assert one is not None
+    two = register(fork_server, str(root), server, "served", one.model.uri, "1").version
+    assert two is not None and two.version == 2
+    client = MlflowClient(server, server)
+    client.set_registered_model_alias("served", "champion", "2")
+    bases = [client.get_model_version("served", number).tags["base"] for number in ("1", "2")]
+    assert bases == ["model", "models:/served/1"]
+    shutil.rmtree(root)
+    answered = on_another_machine(server, other, ELSEWHERE, "served")
+    assert answered["chat"]["role"] == "assistant" and answered["chat"]["content"]
+    assert answered["pipeline"] == "assistant"
+    assert (answered["base"], answered["equal"], answered["project"]) == ("models:/served/1", True, False)
+    texts = [path for path in (other / "..").rglob("files/**/*") if path.suffix in (".json", ".yaml", "")]
+    assert not [path for path in texts if path.is_file() and str(tmp_path) in path.read_text()]
