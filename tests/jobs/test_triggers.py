@@ -180,7 +180,7 @@ def test_a_run_of_other_stages_keeps_nobody_quiet(instance: dg.DagsterInstance) 
     assert "one is enough" in lately(instance, 3600.0)
 
 
-def test_the_clock_waits_for_a_run_that_has_begun(instance: dg.DagsterInstance) -> None:
+def test_the_clock_waits_for_a_run_that_has_begun() -> None:
     repository = definitions.get_repository_def()
     nightly, at = repository.get_schedule_def("nightly"), datetime.now(UTC)
 
@@ -188,10 +188,11 @@ def test_the_clock_waits_for_a_run_that_has_begun(instance: dg.DagsterInstance) 
         context = dg.build_schedule_context(instance, at, repository_def=repository)
         return nightly.evaluate_tick(context)
 
-    assert len(asked().run_requests) == 1
-    instance.create_run_for_job(definitions.resolve_job_def(LOOP), status=dg.DagsterRunStatus.STARTED)
-    assert not asked().run_requests
-    assert "one is enough" in asked().skip_message
+    with dg.instance_for_test() as instance:  # a schedule opens its own by a reference, which one in memory lacks
+        assert len(asked().run_requests) == 1
+        instance.create_run_for_job(definitions.resolve_job_def(LOOP), status=dg.DagsterRunStatus.STARTED)
+        assert not asked().run_requests
+        assert "one is enough" in asked().skip_message
 
 
 def test_crons_are_the_recipes(tmp_path: Path) -> None:
