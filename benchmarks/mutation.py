@@ -29,7 +29,6 @@ ARITHMETIC: dict[type[ast.operator], ast.operator] = {
     ast.Add: ast.Sub(), ast.Sub: ast.Add(), ast.Mult: ast.Div(), ast.Div: ast.Mult(), ast.FloorDiv: ast.Mult(),
 }  # fmt: skip
 NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
-BODIES = ("body", "orelse", "finalbody")
 
 
 class Mutant(NamedTuple):

@@ -1,6 +1,6 @@
 """What interruptions cost a training, and that they change nothing: `python -m benchmarks.resume [--small]`. Adapters
 under random schedules of SIGKILL and SIGTERM must be one. The last line is JSON: `kill_schedules`, `distinct_digests`
-by method, `goodput` by number of pre-emptions, steps lost by signal, median seconds of a save and of a start."""
+by method, `goodput` by number of pre-emptions, and steps lost by signal."""
 
 import json
 import random
@@ -9,7 +9,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from benchmarks.parts import options
 from benchmarks.training import write_plan
 from pipeline.recipe import Checkpoints, Training, Validation, load
 from pipeline.recipe.methods import DPO, GRPO
-from pipeline.training.journal import TrainingEvent, read_journal
 from pipeline.training.result import Preemption
 
 OFF_POLICY = GRPO(
@@ -49,14 +47,11 @@ def main() -> None:
             found = kill(Path(folder), method, schedules // 2, lost)
             digests[method] = len(set(found))
         goodput = {count: preempt(Path(folder, f"preempted-{count}"), training, count, lost) for count in counts}
-        events = read_journal(Path(folder, "preempted-0", "journal"))
     figures = {
         "kill_schedules": schedules // 2 * 2,
         "distinct_digests": digests,
         "goodput": {str(count): round(share, 3) for count, share in goodput.items()},
         "lost_steps": {cause: _spread(steps) for cause, steps in sorted(lost.items())},
-        "save_s": _median([event.seconds["save"] for event in events if event.kind == "saved"]),
-        "start_s": _median(_starts(events)),
     }
     print(json.dumps(figures))
 
@@ -93,7 +88,6 @@ def preempt(root: Path, training: Training, count: int, lost: dict[str, list[int
                     process.send_signal(signal.SIGTERM)
         assert process.returncode in (0, 143), process.returncode
     result = result_of(plan)
-    (root / "journal").write_bytes(plan.with_name("journal.jsonl").read_bytes())
     badput = "  ".join(f"{cause} {seconds:.1f}" for cause, seconds in result.goodput.badput_s.items() if seconds)
     print(
         f"{count} pre-emptions: goodput {result.goodput.share:.3f} of {result.goodput.total_s:.1f} s; {badput}",
@@ -108,24 +102,8 @@ def _count(preemptions: Sequence[Preemption], lost: dict[str, list[int]]) -> Non
         lost.setdefault(each.cause, []).append(each.lost_steps)
 
 
-def _starts(events: Sequence[TrainingEvent]) -> list[float]:
-    """Seconds from each process's start to its training loop."""
-    starts: list[float] = []
-    begun = time.time()
-    for event in events:
-        if event.kind == "started":
-            begun = event.at
-        elif event.kind == "ready":
-            starts.append(event.at - begun)
-    return starts
-
-
 def _spread(steps: Sequence[int]) -> dict[str, Any]:
     return {"interruptions": len(steps), "mean": round(statistics.fmean(steps), 2), "most": max(steps)}
-
-
-def _median(values: Sequence[float]) -> float | None:
-    return round(statistics.median(values), 3) if values else None
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What checking answers costs, and what it gets wrong: `python -m benchmarks.rewards [--small]`. Our checker and a
 serial loop over math-verify label the same completions; pathological ones are among them. The last line is JSON:
-`speedup_*` (wall-clock), `cpu_ratio_*`, `lost_labels` of ordinary completions, `ours_mislabelled` pathological ones
-called correct, and GSM8K's gold solutions against their own and wrong numbers."""
+`speedup_*` (wall-clock), `cpu_ratio_*`, `lost_labels` of ordinary completions and `ours_mislabelled` pathological ones
+called correct."""
 
 import json
 import logging
@@ -10,7 +10,6 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from fractions import Fraction
 from pathlib import Path
 from typing import NamedTuple
 
@@ -71,17 +70,6 @@ def mixed(texts: Sequence[str], count: int, seed: int = 7) -> list[Item]:
     return items
 
 
-def plain(texts: Sequence[str], count: int, seed: int = 7) -> list[Item]:
-    """The solutions' own numbers, every other one off by one."""
-    draw = random.Random(seed)
-    items: list[Item] = []
-    for number in range(count):
-        reasoning, _, gold = draw.choice(texts).rpartition("#### ")
-        value = int(gold.replace(",", "")) + number % 2
-        items.append(Item(f"{reasoning}The final answer is $\\boxed{{{value}}}$.", f"${gold}$", number % 2 == 0))
-    return items
-
-
 def _form(draw: random.Random) -> tuple[str, str, list[str]]:
     """A reference, the same in other words, and two wrong answers."""
     a, b = draw.randint(2, 60), draw.randint(61, 99)
@@ -98,28 +86,6 @@ def _form(draw: random.Random) -> tuple[str, str, list[str]]:
             (rf"{a}\%", rf"\frac{{{a}}}{{100}}", [rf"{a + 1}\%", rf"{b}\%"]),
         ]
     )
-
-
-CORRUPTIONS = {
-    "one more": lambda n: n + 1,
-    "one less": lambda n: n - 1,
-    "times ten": lambda n: n * 10,
-    "a tenth": lambda n: n / 10,
-    "sign": lambda n: -n,
-    "two digits swapped": lambda n: Fraction(str(n)[:-2] + str(n)[-1] + str(n)[-2]) if abs(n) > 9 else n,
-    "last digit dropped": lambda n: Fraction(str(n)[:-1]) if abs(n) > 9 else n,
-}
-
-
-def corrupted(gold: str) -> dict[str, str]:
-    """Wrong answers made from a right one, each a number in decimals."""
-    value = Fraction(gold.replace(",", ""))
-    changed = {name: change(value) for name, change in CORRUPTIONS.items()}
-    return {name: decimals(new) for name, new in changed.items() if new != value}
-
-
-def decimals(value: Fraction) -> str:
-    return str(value.numerator) if value.denominator == 1 else f"{float(value)}"
 
 
 def serial(items: list[Item]) -> Labels:
@@ -162,13 +128,11 @@ def run(gsm8k: Path, count: int) -> dict[str, float]:
         print(f"{count:,} completions, mean {sum(len(i.completion) for i in items) / count:.0f} characters, "
                   f"{needing / count:.0%} of them for math-verify", flush=True)  # fmt: skip
         figures = {"items": count, "needing_math_verify": round(needing / count, 3)}
-        figures |= throughput(items, check, rival, "")
-        figures |= throughput(plain(texts, count // 2), check, rival, "plain_")
-        figures |= correctness(texts[: max(100, count)], check)
+        figures |= throughput(items, check, rival)
     return figures | survival(items)
 
 
-def throughput(items: list[Item], check: Grader, rival: Rival, prefix: str) -> dict[str, float]:
+def throughput(items: list[Item], check: Grader, rival: Rival) -> dict[str, float]:
     """The same items labelled by each, a quarter at a time and in turn."""
     ways: dict[str, Callable[[list[Item]], Labels]] = {
         "ours": lambda part: _ours(part, check),
@@ -182,14 +146,14 @@ def throughput(items: list[Item], check: Grader, rival: Rival, prefix: str) -> d
     wall = {name: sum(labels.wall_s for labels in parts) for name, parts in took.items()}
     cpu = {name: sum(labels.cpu_s for labels in parts) for name, parts in took.items()}
     figures = {
-        f"{prefix}speedup_to_serial": round(wall["serial"] / wall["ours"], 2),
-        f"{prefix}cpu_ratio_to_serial": round(cpu["serial"] / cpu["ours"], 2),
+        "speedup_to_serial": round(wall["serial"] / wall["ours"], 2),
+        "cpu_ratio_to_serial": round(cpu["serial"] / cpu["ours"], 2),
     }
     for name, parts in took.items():
         scores = (score for part in parts for score in part.scores)
         errors = sum(score != float(item.right) for score, item in zip(scores, items, strict=True))
-        figures[f"{prefix}{name}_errors"] = errors
-        print(f"{prefix}{name:<7} {wall[name]:7.2f} s  {cpu[name]:7.2f} CPU s  {len(items) / wall[name]:8,.0f} items/s"
+        figures[f"{name}_errors"] = errors
+        print(f"{name:<7} {wall[name]:7.2f} s  {cpu[name]:7.2f} CPU s  {len(items) / wall[name]:8,.0f} items/s"
               f"  {errors} labels wrong or missing", flush=True)  # fmt: skip
     return figures
 
@@ -219,37 +183,6 @@ def survival(items: list[Item]) -> dict[str, float]:
     print(f"ours    {len(checks):,} items with {len(poison)} pathological in {time.monotonic() - started:.0f} s: "
           f"{lost} labels lost, {outcomes}", flush=True)  # fmt: skip
     return figures
-
-
-def correctness(texts: list[str], check: Grader) -> dict[str, float]:
-    """Both error rates; every reference once as a number and once as a sum, which only math-verify can compare."""
-    draw = random.Random(11)
-    golds = [reference_answer(text).replace(",", "") for text in texts]
-    assert all(plain_number(gold) is not None for gold in golds)
-    wrong = [corrupted(gold) for gold in golds]
-    drawn = [draw.choice(list(wrong[i].items())) for i in range(len(golds))]
-    right_checks = [(text, gold) for text, gold in zip(texts, golds, strict=True)]
-    right_checks += [(text, f"0+{gold}") for text, gold in zip(texts, golds, strict=True)]
-    wrong_checks = [(_with(text, new), gold) for text, gold, made in zip(texts, golds, wrong, strict=True)
-                    for new in made.values()]  # fmt: skip
-    slow = [(_with(text, new), f"0+{gold}") for text, gold, (_, new) in zip(texts, golds, drawn, strict=True)]
-    right, false = check(right_checks), check(wrong_checks + slow)
-    negatives = sum(grade.outcome is not Outcome.correct for grade in right)
-    positives = sum(grade.outcome is Outcome.correct for grade in false)
-    no_label = sum(grade.outcome.score is None for grade in right + false)
-    print(f"{len(right):,} right answers: {negatives} not called correct; {len(false):,} wrong ones "
-          f"({len(CORRUPTIONS)} kinds): {positives} called correct; {no_label} unlabelled", flush=True)  # fmt: skip
-    return {
-        "right_answers": len(right),
-        "wrong_answers": len(false),
-        "false_negative_rate": round(negatives / len(right), 5),
-        "false_positive_rate": round(positives / len(false), 5),
-        "unlabelled": no_label,
-    }
-
-
-def _with(text: str, answer: str) -> str:
-    return f"{text.rpartition('####')[0]}#### {answer}"
 
 
 def _needs_workers(item: Item) -> bool:

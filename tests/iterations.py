@@ -1,6 +1,6 @@
 """Iterations of the shortened recipe that run once, for all tests and all workers of a run of pytest to copy.
 
-A copy is as good as the original: no file of a data root says where it lies (`test_data_root`).
+A copy is as good as the original: no file of a data root says where it lies.
 """
 
 import fcntl

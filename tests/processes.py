@@ -23,13 +23,6 @@ def is_alive(pid: int) -> bool:
     return False
 
 
-def parent(pid: int) -> int:
-    """The pid of its parent; 0 for a process that has just ended."""
-    with suppress(psutil.NoSuchProcess):
-        return psutil.Process(pid).ppid()
-    return 0
-
-
 def children(pid: int) -> set[int]:
     """The pids of its children."""
     return {child.pid for child in psutil.Process(pid).children()}

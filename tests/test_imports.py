@@ -1,6 +1,5 @@
 """Preferences and demonstrations on day one, by the recipe alone, to a verdict; and beside the embedded production."""
 
-import json
 import random
 from collections import Counter
 from pathlib import Path
@@ -25,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixture
 
 DECLARED = "licence: MIT, consent: true, day: 2026-01-05"
 SMALL = (
-    "training.dpo.steps=4", "training.dpo.batch_size=16", "training.sft.steps=4",
+    "training.dpo.steps=4", "training.dpo.batch_size=16",
     "evaluation.suites.0.items=60", "evaluation.max_standard_error=0.2",
 )  # fmt: skip
 
@@ -39,13 +38,6 @@ def write_ultrafeedback(path: Path, count: int) -> Path:
         answers = [{"model": "m", "response": text, "fine-grained_score": score} for text, score in rated]
         rows.append({"source": "sums", "instruction": each.prompt, "completions": dice.sample(answers, 4)})
     pq.write_table(pa.Table.from_pylist(rows), path)
-    return path
-
-
-def write_fine_tuning_file(path: Path, count: int) -> Path:
-    asked = [(each.prompt, each.solution) for each in problems(202, "train", count)]
-    chats = ([{"role": "user", "content": q}, {"role": "assistant", "content": a}] for q, a in asked)
-    path.write_text("".join(f"{json.dumps({'messages': chat})}\n" for chat in chats), encoding="utf-8")
     return path
 
 
@@ -75,12 +67,3 @@ def test_published_ratings_are_dpo_on_day_one(tmp_path: Path) -> None:
     assert origins(dataset.pairs) == {"imports/uf (MIT)": dataset.pairs.rows}
     assert dataset.held_out_unverified is not None
     assert dataset.pairs.rows + dataset.held_out_unverified.rows == 300
-
-
-@pytest.mark.variant
-def test_a_fine_tuning_file_is_sft_on_day_one(tmp_path: Path) -> None:
-    path = write_fine_tuning_file(tmp_path / "train.jsonl", 300)
-    source = f"{{kind: demonstrations, uri: {path}, preset: openai_finetune_sft, {DECLARED}}}"
-    dataset, plan = run(tmp_path, f"traces.source={source}")
-    assert (plan.decision.method, plan.decision.forced) == ("sft", False)
-    assert origins(dataset.winners) == {"imports/1 (MIT)": dataset.evidence.demonstrations}

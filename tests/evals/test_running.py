@@ -1,7 +1,5 @@
 """`python -m evals answer PLAN` as typed: how it ends, and that what went wrong for now is over at the next run."""
 
-import errno
-import json
 import os
 import signal
 import subprocess
@@ -24,10 +22,9 @@ from pipeline.recipe import Evaluation
 from pipeline.recipe.rewards import Verifier
 from pipeline.recipe.suites import preset_suite
 from pipeline.serving.chat import PROBE_SAMPLING
-from tests.pipeline.rewards.judge.endpoint import Said, serving
 from tests.pipeline.serving.chat_server import ChatServer, HttpRequest, HttpResponse, chat_server, completion
 
-from .judging import ADAPTER, JUDGE, NEW, OLD, judge
+from .judging import ADAPTER, NEW, OLD
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +32,6 @@ CRASHED, NEVER_RETRY = 1, 64
 SUITE = preset_suite("arithmetic", items=40)
 IN_FLIGHT = 8
 ENGINE = {"kind": "endpoint", "champion": "old", "candidate": "new", "in_flight": IN_FLIGHT}
-JUDGED = {"kind": "judged", "name": "preferred", "over": "arithmetic", "role": "guard"}
 
 
 @pytest.fixture
@@ -48,11 +44,11 @@ def server() -> Iterator[ChatServer]:
         yield opened
 
 
-def planned(root: Path, *judged: dict[str, str], candidate: ModelRef = NEW) -> Path:
+def planned(root: Path, candidate: ModelRef = NEW) -> Path:
     """A plan below the data root, as the stage leaves it."""
     store = Store(root)
     settings = {"serving": ENGINE, "samples_per_item": 2}
-    section = Evaluation.model_validate({"suites": [SUITE.model_dump(), *judged], **settings})
+    section = Evaluation.model_validate({"suites": [SUITE.model_dump()], **settings})
     ensure_suite(store, SUITE, section.seed)
     iteration = identify(0, "m", OLD, DatasetRef(uri="", rows=0, digest=candidate.digest), "r")
     plan = EvalPlan(
@@ -60,7 +56,6 @@ def planned(root: Path, *judged: dict[str, str], candidate: ModelRef = NEW) -> P
         section=section,
         verifier=Verifier(),
         candidate=CheckpointRef(adapter=ADAPTER, model=candidate, step=1),
-        judge=JUDGE if judged else None,
     )
     pin(store, plan.path(), suites(store, section))
     return store.path(publish_plan(store, plan))
@@ -79,35 +74,13 @@ def test_a_plan_that_cannot_be_asked_is_never_retried(
     assert "SERVING_URL is empty. Set it" in capsys.readouterr().err
 
 
-def test_a_full_disk_ends_in_words_and_the_run_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], server: ChatServer
-) -> None:
-    plan, write = planned(tmp_path), os.write
-    monkeypatch.setenv("SERVING_URL", server.url)
-
-    def full(descriptor: int, content: bytes) -> int:
-        if b'"answer":' in bytes(content) and kept(tmp_path) >= 30:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return write(descriptor, content)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "write", full)
-        assert main(["answer", str(plan)]) == CRASHED
-    error = capsys.readouterr().err
-    assert "cannot be written (No space left on device). Make room on its disk, and run again." in error
-    assert "Traceback" not in error and kept(tmp_path) == 30
-    assert not plan.with_name("eval_report.json").exists()
-    assert main(["answer", str(plan)]) == 0
-    assert kept(tmp_path) == 160
-
-
 def test_each_gate_asks_both_models_by_seeds_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: ChatServer
 ) -> None:
     monkeypatch.setenv("SERVING_URL", server.url)
     for candidate in (NEW, ModelRef(uri="models/newer", digest="f" * 64)):
         before = len(server.asked)
-        assert main(["answer", str(planned(tmp_path, candidate=candidate))]) == 0
+        assert main(["answer", str(planned(tmp_path, candidate))]) == 0
         drawn = [
             each for each in server.asked[before:] if each.body["max_tokens"] != PROBE_SAMPLING.max_completion_tokens
         ]
@@ -127,24 +100,6 @@ def test_a_lost_server_ends_in_words(
         assert main(["answer", str(plan)]) == CRASHED
     assert "see to the server, and run again" in capsys.readouterr().err
     assert 0 < kept(tmp_path) < 160 and not plan.with_name("eval_report.json").exists()
-
-
-def test_a_judge_that_is_away_is_asked_at_the_next_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], server: ChatServer
-) -> None:
-    plan = planned(tmp_path, JUDGED)
-    monkeypatch.setenv("SERVING_URL", server.url)
-    with serving(lambda judge, request, place: Said(503)) as away:
-        monkeypatch.setenv("JUDGE_URL", away.url)
-        assert main(["answer", str(plan)]) == CRASHED
-    assert "endpoint" in capsys.readouterr().err and not plan.with_name("eval_report.json").exists()
-    asked = len(server.asked)
-    with serving(judge(0.5)) as there:
-        monkeypatch.setenv("JUDGE_URL", there.url)
-        assert main(["answer", str(plan)]) == 0
-    report = json.loads(plan.with_name("eval_report.json").read_text())
-    assert [each["suite"] for each in report["judged"]] == ["preferred"]
-    assert len(server.asked) - asked == 2 * 3 * 8, "the probes of both arms, and no question"
 
 
 def test_a_killed_run_asks_again_what_was_in_flight_alone(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,9 @@ from websockets import Origin, Subprotocol
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from tests.iterations import Iterations
-from tests.loop import ROOT, environment
+from tests.loop import ROOT
 from tests.marked import MARK, kill, left_after, listening_ports, marked
 from tests.ports import held_port
-from tests.processes import parent, wait_for
 from tests.variants import one_and_variants
 
 pytestmark = pytest.mark.slow
@@ -33,9 +31,6 @@ BIN = Path(sys.executable).parent
 UP_S = 240
 ENDED_S = 90
 """A code server notices after 30 s that its command was killed; the others end at once, or in the UI's grace."""
-LAUNCH = ["dagster", "job", "launch", "-j"]
-LOOP = [*LAUNCH, "preference_tuning", "-m", "jobs.definitions"]
-TOY = [*LAUNCH, "toy", "--tags", '{"act": "hang"}']
 
 
 class Command:
@@ -66,12 +61,6 @@ class Command:
 
     def text(self) -> str:
         return self.printed.read_text(errors="replace")
-
-    def hung(self) -> str:
-        """The pids of a toy's step that hangs and of its child, once it does."""
-        with suppress(FileNotFoundError):
-            return (self.folder / ".dagster" / "pids").read_text()
-        return ""
 
     def wait(self) -> int:
         return self.process.wait(timeout=UP_S)
@@ -245,39 +234,3 @@ def test_ui_ends_with_its_make(start: Callable[..., Command], servers: Path, tmp
         command.wait_for(lambda: len(command.find("sleep")) == 6)
         command.process.kill()
         assert command.left() == {}
-
-
-@pytest.mark.variant
-@pytest.mark.timeout(1800)  # three launches of the job
-def test_loop_with_a_killed_part_leaves_nothing(
-    start: Callable[..., Command], iterations: Iterations, tmp_path: Path
-) -> None:
-    begins = start(*LOOP, **environment(tmp_path / "clone-0", tmp_path / "new"))
-    follows = environment(tmp_path / "clone-1", iterations.planned(tmp_path / "planned") / "data")
-    trains = start(*LOOP, "-o", "policy_checkpoint*", **follows)
-
-    begins.wait_for(lambda: begins.find("-m pipeline.serving"))
-    begins.process.kill()
-    begins.process.wait()
-    [worker] = begins.find("api execute_run")
-    os.kill(worker, signal.SIGKILL)  # while a sampler, which its step follows, still imports
-
-    trains.wait_for(lambda: "step 2/6" in trains.text())
-    [trainer], trained = trains.find("-m pipeline.training"), marked(trains.mark)
-    assert len(trained) > 6
-    trains.process.kill()
-    trains.process.wait()
-    step = parent(trainer)
-    of_step = {step, *(pid for pid in trained if parent(pid) in (step, trainer))}
-    os.kill(step, signal.SIGKILL)
-    wait_for(lambda: of_step.isdisjoint(marked(trains.mark)))
-    [worker] = trains.find("api execute_run")
-    os.kill(worker, signal.SIGKILL)  # which retries the training, for a while with no command that follows it
-    assert begins.left() == {}
-    assert trains.left() == {}
-
-    resumes = start(*LOOP, "-o", "policy_checkpoint*", **follows)
-    resumes.wait_for(lambda: "step 5/6" in resumes.text())
-    resumes.process.terminate()
-    assert resumes.wait() == 128 + signal.SIGTERM, resumes.text()
-    assert resumes.left() == {}

@@ -75,10 +75,7 @@ def unrouted(overrides: list[str], settings: Deployment, monkeypatch: pytest.Mon
         (["status"], DONE, SAYS),
         (["status", "--json"], DONE, '"routed": false'),
         (["approve", "--reason", "r"], REFUSED, "no rollout is active"),
-        (["pause", "--reason", "r"], REFUSED, "no rollout is active"),
-        (["resume", "--reason", "r"], REFUSED, "no rollout is active"),
         (["abort", "--reason", "r"], REFUSED, "no rollout is active"),
-        (["rollback", "--reason", "r"], REFUSED, "no rollout is active"),
     ],
 )
 def test_each_command_says_that_nothing_is_routed(

@@ -12,7 +12,7 @@ from pipeline.core.iteration import Iteration, identify
 from pipeline.core.storage import DatasetRef, Store, digest_file, model_ref
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import mistaken_solution, problems
-from pipeline.recipe import Checkpoints, Compute, Rewards, Selection, Training, Validation
+from pipeline.recipe import Checkpoints, Compute, Rewards, Selection, Training
 from pipeline.recipe.methods import DPO, GRPO, KTO, SFT
 from pipeline.selection.contamination import Index
 from pipeline.selection.evidence import Evidence, measure
@@ -134,16 +134,6 @@ def with_calls(row: dict[str, Any], number: int) -> dict[str, Any]:
     if "completion" in row:
         changed["completion"] = right if row.get("label", True) else wrong
     return {**row, **changed}
-
-
-def two_ranks(root: Path) -> tuple[Store, TrainingPlan]:
-    """A plan for two processes, with what makes it hard to resume: batches that serve two steps, and an odd number of
-    held-out prompts, of which a rank has one fewer."""
-    settings = GRPO_SETTINGS.model_copy(
-        update={"steps": 8, "num_minibatches": 2, "trainer_args": {"per_device_train_batch_size": 4}}
-    )
-    asked = Validation(every_steps=4, prompts=5, samples=1, max_completion_tokens=32)
-    return make_plan(root, processes=2, grpo=settings, validation=asked)
 
 
 def table(store: Store, name: str, rows: list[dict[str, Any]], schema: pa.Schema) -> DatasetRef:

@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.kills import result_of
-from pipeline.core.model_files import model_files
 from pipeline.core.storage import ModelRef, Store, digest_dir
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import problems
@@ -164,22 +162,6 @@ def test_what_no_retry_makes_fit_is_64(
     assert attempt(fork_server, store, plan) == NEVER_RETRY, fork_server.said()
     assert re.search(complaint, fork_server.said()), fork_server.said()
     assert not (folder(store, plan) / "result.json").exists()
-
-
-@pytest.mark.variant  # test_export asks nine families
-@pytest.mark.parametrize("lora", [Lora(r=2), None])
-def test_another_familys_export_is_its_base(
-    lora: Lora | None, family: Callable[[str], Path], tmp_path: Path, fork_server: ForkServer
-) -> None:
-    store, plan = make_plan(tmp_path, "sft", base=family("llama3"), lora=lora)
-    assert attempt(fork_server, store, plan) == 0, fork_server.said()
-    result = result_of(folder(store, plan) / "plan.json")
-    base, model, adapter = (Path(ref.uri) for ref in (plan.base, result.checkpoint.model, result.checkpoint.adapter))
-    assert model_files(model) == model_files(base)
-    for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
-        assert (model / name).read_bytes() == (base / name).read_bytes()
-    assert (adapter / "tokenizer_config.json").read_bytes() == (base / "tokenizer_config.json").read_bytes()
-    assert (adapter == model) == (lora is None)
 
 
 def test_weights_that_are_no_numbers_stop_the_training(tmp_path: Path, fork_server: ForkServer) -> None:

@@ -177,33 +177,6 @@ def test_parquet_with_other_columns_is_counted_row_by_row(export: Path) -> None:
     assert [t.trace_id for t in rows.traces] == ["t1"]
 
 
-def test_damaged_parquet_is_a_truncated_file(export: Path) -> None:
-    path = parquet(export / "observations_v2/a.parquet", [observation(1)])
-    path.write_bytes(path.read_bytes()[:-20])
-    write(export, "observations_v2/b.parquet", ["PAR1"])
-    assert reasons(read(source(export))) == ["truncated_file:1:None"] * 2
-
-
-def test_parquet_text_that_is_no_text_is_one_counted_row(export: Path) -> None:
-    rows = [observation(n) for n in (1, 2, 3)]
-    table = pa.Table.from_pylist(rows)
-    bad = pa.array([b"a", b"\xff", b"c"], pa.binary()).view(pa.string())
-    table = table.set_column(table.column_names.index("output"), "output", bad)
-    (export / "observations_v2").mkdir(parents=True)
-    pq.write_table(table, export / "observations_v2/a.parquet")
-    result = read(source(export))
-    assert ([t.line for t in result.traces], reasons(result)) == ([1, 3], ["malformed:2:None"])
-
-
-def test_strings_may_be_binary(export: Path, tmp_path: Path) -> None:
-    texts = {"id": "o", "trace_id": "t", "type": "GENERATION", "start_time": "2026-01-05 10:00:00", "input": "\u00e9"}
-    rows = [{**texts, "output": "Yes"}, {**texts, "id": "p", "output": None}]
-    write(export, "observations_v2/a.jsonl", rows)
-    binary = [{k: v.encode() if v else None for k, v in row.items()} for row in rows]
-    parquet(tmp_path / "p/observations_v2/a.parquet", binary, id=pa.large_binary(), output=pa.binary())
-    assert read(source(tmp_path / "p")) == read(source(export))
-
-
 ODD = [
     "None", " None ", '{"a": 1}', "{'a': 1}", "f(x=1)", "Message(content='a')", '[{"type": "text", "text": "a"}]',
     " [1]",

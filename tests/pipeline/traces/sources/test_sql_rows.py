@@ -236,30 +236,3 @@ def test_a_source_is_looked_at_before_it_is_read(file: tuple[sqlite3.Connection,
     insert(file[0], 1, mark="?", timestamp="2026-01-05")
     source.probe()
     assert "user's id" in source.remains()
-
-
-@pytest.mark.slow
-def test_litellms_spend_logs_are_read_where_they_lie(database: Any, postgres_url: str) -> None:
-    database.execute("""
-        DROP TABLE IF EXISTS "LiteLLM_SpendLogs"; CREATE TABLE "LiteLLM_SpendLogs" (request_id text PRIMARY KEY,
-        call_type text, spend float8, "startTime" timestamp(3), "endTime" timestamp(3), model text, model_group text,
-        "user" text, end_user text, metadata jsonb DEFAULT '{}', request_tags jsonb DEFAULT '[]', session_id text,
-        messages jsonb DEFAULT '{}', response jsonb DEFAULT '{}', status text, proxy_server_request jsonb)
-    """)
-    request = {"messages": [{"role": "user", "content": "Hi"}], "metadata": {"user_consent": "true"}}
-    response = {"choices": [{"message": {"role": "assistant", "content": "Yes."}, "finish_reason": "stop"}]}
-    row = {
-        "request_id": "r1", "call_type": "acompletion", "startTime": MOMENT.replace(tzinfo=None), "model_group": "lamp",
-        "end_user": "ann", "response": json.dumps(response), "proxy_server_request": json.dumps(request),
-    }  # fmt: skip
-    for each in (row, {**row, "request_id": "r2", "call_type": "aembedding"}):
-        names = ", ".join(f'"{name}"' for name in each)
-        marks = ", ".join(["%s"] * len(each))
-        database.execute(f'INSERT INTO "LiteLLM_SpendLogs" ({names}) VALUES ({marks})', list(each.values()))
-    query, day = 'SELECT * FROM "LiteLLM_SpendLogs"', date(2026, 1, 5)
-    section = RowsSource(preset="litellm_spend_logs", query=query, since=day, until=day)
-    rows = read(QueryRows(postgres_url, section))
-    (trace,) = rows.traces
-    assert (trace.trace_id, trace.user_id, trace.model, trace.completion) == ("r1", "ann", "lamp", "Yes.")
-    assert json.loads(trace.metadata) == {"user_consent": "true"}
-    assert reasons(rows) == ["not_generation:2:None"]
