@@ -27,6 +27,9 @@ DEADLINE_S = 400
 LAUNCH = """mutation($run: ExecutionParams!) { launchRun(executionParams: $run) {
   __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message }
   ... on RunConfigValidationInvalid { errors { message } } } }"""
+RE_EXECUTE = """mutation($parent: String!) {
+  launchRunReexecution(reexecutionParams: {parentRunId: $parent, strategy: FROM_FAILURE}) {
+  __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message } } }"""
 RUNS = """query { runsOrError(limit: 50) { ... on Runs { results {
   runId jobName status startTime endTime tags { key value } } } } }"""
 ERRORS = """query($run: ID!) { logsForRun(runId: $run) { ... on EventConnection { events {
@@ -42,10 +45,13 @@ class DagsterDev:
         for name in ("dagster.yaml", ".env"):
             shutil.copy(ROOT / name, folder)
         self.folder, self.data_root, self.recipe = folder, data_root, folder / "recipe.yaml"
-        recipe = load(EMBEDDED, [*SHORT, f"data_root={data_root}", *overrides])
-        self.recipe.write_text(yaml.safe_dump(recipe.model_dump(mode="json")))
+        self.write_recipe(*overrides)
         self._held, self._mark = held_port(), f"dev-{folder}"
         self.port = self._held.getsockname()[1]
+
+    def write_recipe(self, *overrides: str) -> None:
+        recipe = load(EMBEDDED, [*SHORT, f"data_root={self.data_root}", *overrides])
+        self.recipe.write_text(yaml.safe_dump(recipe.model_dump(mode="json")))
 
     def environment(self) -> dict[str, str]:
         named = {"PREFERENCE_TUNING_RECIPE": str(self.recipe), "PREFERENCE_TUNING_OVERRIDES": ""}
@@ -114,6 +120,12 @@ class DagsterDev:
             "mode": "default",
         }
         launched = self.ask(LAUNCH, run=run)["launchRun"]
+        assert launched["__typename"] == "LaunchRunSuccess", launched
+        return launched["run"]["runId"]
+
+    def re_execute(self, run: str) -> str:
+        """*Re-execute from failure*; the id of the new run."""
+        launched = self.ask(RE_EXECUTE, parent=run)["launchRunReexecution"]
         assert launched["__typename"] == "LaunchRunSuccess", launched
         return launched["run"]["runId"]
 

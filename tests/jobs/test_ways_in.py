@@ -1,4 +1,4 @@
-"""Runs as people start them: from Dagster's UI, by a sensor, by a schedule, and all at once.
+"""Runs as people start them: from Dagster's UI, by a sensor, by a schedule, again from a failure, and all at once.
 
 One real `dagster dev` for all tests of this module, with its web server and its daemon.
 """
@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -30,6 +31,14 @@ def dev(iterations: Iterations, tmp_path_factory: pytest.TempPathFactory) -> Ite
     shutil.copytree(iterations.first(folder / "first") / "production", folder / "data" / "production")
     with DagsterDev(folder / "home", folder / "data", *NOT_NOW, *OFTEN) as started:
         yield started
+
+
+def obstacle(dev: DagsterDev, run: str) -> Path:
+    """Lets the run's third stage fail: a file where its folder would be. Call it before the labels are made."""
+    dev.wait_for(lambda: ITERATION_TAG in dev.run(run)["tags"], "the first step to end")
+    path = dev.data_root / layout.iteration(dev.run(run)["tags"][ITERATION_TAG], layout.PREFERENCE_TABLES)
+    path.write_text("in the way")
+    return path
 
 
 def test_a_mistake_in_the_recipe_is_told_by_the_first_step(dev: DagsterDev) -> None:
@@ -59,6 +68,43 @@ def test_a_run_from_the_ui_and_one_of_a_sensor_run(dev: DagsterDev) -> None:
     assert json.loads((dev.data_root / layout.iteration(iteration, layout.OUTCOME)).read_text())["ending"] == (
         "not trained"
     )
+
+
+@pytest.mark.variant
+def test_a_re_execution_from_failure_reads_the_pinned_recipe(iterations: Iterations, tmp_path: Path) -> None:
+    first = iterations.first(tmp_path / "first")
+    shutil.copytree(first / "production", tmp_path / "data" / "production")
+    with DagsterDev(tmp_path / "home", tmp_path / "data", *NOT_NOW) as dev:
+        run = dev.launch("preference_tuning")
+        in_the_way = obstacle(dev, run)
+        dev.write_recipe(*NOT_NOW, "training.seed=77", f"data_root={tmp_path / 'elsewhere'}")
+        assert dev.ended(run) == "FAILURE"
+        in_the_way.unlink()
+        again = dev.re_execute(run)
+        assert dev.ended(again) == "SUCCESS", dev.errors(again)
+        iteration = dev.run(again)["tags"][ITERATION_TAG]
+        pinned = json.loads((tmp_path / "data" / layout.iteration(iteration, layout.RECIPE)).read_text())
+        assert pinned["training"]["seed"] != 77
+        assert (tmp_path / "data" / layout.iteration(iteration, layout.OUTCOME)).is_file()
+        assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.variant
+def test_a_sensor_asks_again_after_a_failed_run(iterations: Iterations, tmp_path: Path) -> None:
+    first = iterations.first(tmp_path / "first")
+    shutil.copytree(first / "production", tmp_path / "data" / "production")
+    with DagsterDev(tmp_path / "home", tmp_path / "data", *NOT_NOW, *OFTEN) as dev:
+        labels = dev.launch("label_traces")
+        in_the_way = obstacle(dev, labels)
+        assert dev.ended(labels) == "SUCCESS"
+        dev.start_sensor("new_labels")
+        dev.wait_for(lambda: dev.runs("preference_tuning"), "the sensor to ask")
+        failed = dev.runs("preference_tuning")[0]["runId"]
+        assert dev.ended(failed) == "FAILURE"
+        in_the_way.unlink()
+        dev.wait_for(lambda: dev.runs("preference_tuning")[1:], "the sensor to ask again")
+        asked = dev.runs("preference_tuning")[0]["runId"]
+        assert dev.ended(asked) == "SUCCESS", dev.errors(asked)
 
 
 @pytest.mark.variant
