@@ -28,6 +28,14 @@ def test_the_embedded_deployment_can_be_launched(tmp_path: Path) -> None:
     assert faults(tmp_path) == []
 
 
+def test_a_pool_is_for_adapters_that_a_server_takes(tmp_path: Path) -> None:
+    pool = ["rollout.traffic={kind: inference_pool}", "rollout.metrics={url: 'http://127.0.0.1:9'}"]
+    pool += [f"rollout.export_to={tmp_path / 'models'}"]
+    assert not [fault for fault in faults(tmp_path, *pool) if "inference_pool" in fault]
+    (found,) = [fault for fault in faults(tmp_path, *pool, "training.lora.dora=true") if "inference_pool" in fault]
+    assert "training.lora.dora beside its base. Set rollout.traffic: {kind: http_route}" in found
+
+
 @pytest.mark.parametrize(
     ("override", "variable"),
     [

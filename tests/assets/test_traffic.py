@@ -8,7 +8,8 @@ import pytest
 
 from assets.resources import Deployment
 from assets.rollout import begin_rollout
-from assets.traffic import gateway_settings, identity, is_routed, traffic_split, wanted_models
+from assets.traffic import gateway_settings, identity, is_routed, servable_adapters, traffic_split, wanted_models
+from k8s.rewrite import PoolRewrite
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.gateway.split import GatewaySplit
 from pipeline.serving.endpoint import served_name
@@ -28,6 +29,17 @@ def test_the_embedded_router_is_the_gateway(settings: Deployment) -> None:
     assert isinstance(traffic_split(settings), GatewaySplit)
     assert not is_routed(settings), "none runs"
     assert gateway_settings(settings).model_name == "arithmetic"
+
+
+def test_a_pool_is_given_the_adapters_of_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("k8s.client.connect", lambda kubeconfig: None)
+    pool = ("rollout.traffic={kind: inference_pool}", "rollout.metrics={url: 'http://127.0.0.1:9'}")
+    settings = deployment(tmp_path / "data", [*pool, f"rollout.export_to={tmp_path / 'models'}"])
+    assert isinstance(traffic_split(settings), PoolRewrite) and is_routed(settings)
+    open_rollout(settings, tmp_path, time.time())
+    (tmp_path / "candidate" / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 8}')
+    (each,) = servable_adapters(settings).values()
+    assert each.base == settings.champion().model.digest
 
 
 def test_where_no_gateway_runs_it_says_so(settings: Deployment) -> None:

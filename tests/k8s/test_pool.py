@@ -2,22 +2,25 @@
 away, objects that are in force or not, and the component `pool` as it is shipped."""
 
 import shutil
+import subprocess
 from collections.abc import Generator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from k8s.lint import lint_objects
 from k8s.lint.schemas import Schemas
-from k8s.rewrite import ADAPTERS
+from k8s.rewrite import ADAPTERS, MODEL_REWRITE
 from pipeline.rollout.reconcile import slot_of
+from pipeline.rollout.router import Split, Unsettled
 from pipeline.serving.inference import served_dtype
 
 from .manifests import MANIFESTS, RUNS, SERVING, Pods, dangling, idle_selectors, misnamed, named, objects_of, rights
 from .pooled import NAMES, PATHS, PooledCluster
 from .schemas import problems
-from .slotted import B, C, split
+from .slotted import B, C, key, split
 from .test_manifests import from_outside
 
 BASE, CANARY, OTHER = NAMES.values()
@@ -93,6 +96,39 @@ def test_an_adapter_over_another_base_is_not_loaded(pool: PooledCluster) -> None
     assert pool.port().read() is None, "the first champion gets no requests where no pod holds it"
 
 
+def older(pool: PooledCluster, created: str = "2026-02-28T00:00:00Z", of: str = "pool") -> None:
+    obj = pool.routing()
+    obj["metadata"] |= {"name": "older", "creationTimestamp": created}
+    obj["spec"]["poolRef"]["name"] = of
+    pool.put(key(MODEL_REWRITE, "older"), obj)
+
+
+def accepted(pool: PooledCluster, status: str) -> None:
+    condition = {"type": "Accepted", "status": status, "reason": "Pending"}
+    pool.change(key(MODEL_REWRITE, "model"), status={"conditions": [condition]})
+
+
+IN_FORCE: dict[str, tuple[Any, str]] = {
+    "default status": (lambda pool: accepted(pool, "Unknown"), ""),
+    "not accepted": (lambda pool: accepted(pool, "False"), "is not Accepted: Pending"),
+    "default group": (lambda pool: pool.operate(poolRef={"name": "pool"}), "is of the pool None/pool, not of infer"),
+    "older": (older, "InferenceModelRewrite older matches model too"),
+    "newer": (lambda pool: older(pool, "2026-03-02T00:00:00Z"), ""),
+    "of another pool": (lambda pool: older(pool, of="other"), ""),
+}
+
+
+@pytest.mark.parametrize("case", IN_FORCE)
+def test_what_the_picker_does_not_draw_by_is_unsettled(pool: PooledCluster, case: str) -> None:
+    spoil, words = IN_FORCE[case]
+    pool.port().apply(split(5, epoch=1))
+    spoil(pool)
+    read = pool.port().read()
+    assert isinstance(read, Unsettled) and words in read.reason if words else isinstance(read, Split)
+    pool.port().apply(split(0, epoch=2))
+    assert pool.shares() == (100, 0), "whatever it is, a rollback is asked for"
+
+
 @pytest.mark.slow
 @pytest.mark.shared
 def test_the_component_stands_in_place_of_the_slots(tmp_path: Path, shared_data: Path) -> None:
@@ -113,3 +149,7 @@ def test_the_component_stands_in_place_of_the_slots(tmp_path: Path, shared_data:
     (server,) = named(objects, "Deployment", "pool")["spec"]["template"]["spec"]["containers"]
     assert {"--enable-lora", f"--dtype={served_dtype(on_gpu=True)}"} <= set(server["args"])
     assert ADAPTERS in [mount["mountPath"] for mount in server["volumeMounts"]]
+    for base, modules in ((CANARY, ""), (BASE, f" --lora-modules {NOTED['LORA_MODULES']}")):
+        command = ["/bin/sh", "-c", server["args"][0].replace("/opt/vllm/bin/python", "echo"), "vllm", "--a"]
+        printed = subprocess.check_output(command, env={**NOTED, "SERVED_MODEL_NAME": base}, text=True)
+        assert printed == f"-m vllm.entrypoints.openai.api_server --a{modules}\n", "adapters over its base alone"

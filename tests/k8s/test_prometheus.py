@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from k8s.prometheus import PrometheusLooks
+from k8s.prometheus import PICKER, SERVERS, PrometheusLooks, Series
 from pipeline.core.storage import ModelRef
 from pipeline.recipe.rollout import PrometheusMetrics
 from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, UnitCounts
@@ -36,9 +36,9 @@ def request(since: float = START + 270.0, slow: float | None = None, now: float 
     return LookRequest(since=since, now=now, slow_over_s=slow)
 
 
-def look(url: str, asked: LookRequest | None = None, **settings: Any) -> LiveMetrics | None:
+def look(url: str, asked: LookRequest | None = None, series: Series = SERVERS, **settings: Any) -> LiveMetrics | None:
     section = PrometheusMetrics(url=url, scrape_interval_s=SCRAPE_S, **settings)
-    return PrometheusLooks(section, "model").look(split(), asked or request())
+    return PrometheusLooks(section, "model", series).look(split(), asked or request())
 
 
 class Database:
@@ -70,8 +70,12 @@ class Database:
                 engine="0",
                 **place,
             )
+        self.add("llm_d_epp_request_total", count(1.0), model_name="any", target_model_name=model, **place)
         for edge, share in (*zip(map(str, EDGES), (0.0, 0.5, 1.0), strict=True), ("+Inf", 1.0)):
             self.add("vllm:e2e_request_latency_seconds_bucket", count(share), model_name=model, le=edge, **place)
+            self.add(
+                "llm_d_epp_request_duration_seconds_bucket", count(share), target_model_name=model, le=edge, **place
+            )
 
     def text(self) -> str:
         rows = [f"{series} {value} {at}" for series, points in self._series.items() for at, value in points]
@@ -109,6 +113,7 @@ def test_counts_are_those_between_two_moments(tmp_path: Path) -> None:
         assert sums(seen.canary) == UnitCounts(requests=100, slow=50)
         assert seen.champion.latencies.edges_s == (*EDGES, float("inf"))
         assert seen.champion.latencies.counts == pytest.approx((0, 1000, 1000, 0))
+        assert look(url, request(slow=1.0), PICKER) == seen, "whose errors have no series before the first"
         between = look(url, request(slow=1.7))
         assert between is not None and sums(between.canary).slow == 50, "none over the threshold is missed"
 

@@ -29,6 +29,7 @@ NAMES = {
     "base_model.name": (EMBEDDED, ""),
     "evaluation.suites.0.name": (EMBEDDED, ""),
     "rollout.traffic.namespace": (EMBEDDED, HTTP_ROUTE),
+    "rollout.traffic.pool": (EMBEDDED, "rollout.traffic={kind: inference_pool}"),
     "compute.kubernetes.namespace": (CLUSTER, ""),
     "compute.kubernetes.claim": (CLUSTER, ""),
     "compute.kubernetes.instance_type": (CLUSTER, ""),
