@@ -10,7 +10,9 @@ from k8s.estimate import prices
 from k8s.hours import Range
 from pipeline.core.storage import Record
 from pipeline.recipe import Judge, Recipe
+from pipeline.recipe.rollout import GatewayTraffic
 from pipeline.recipe.serving import EndpointServing, VllmServing
+from pipeline.serving.adapters import unservable_recipe
 from pipeline.training.account import device_hours
 from pipeline.views.rollout import RolloutFigures
 
@@ -151,9 +153,13 @@ def _answers(report: EvalReport) -> tuple[Range | None, str]:
 
 
 def _serving(rollout: RolloutFigures, recipe: Recipe, device: Range | None) -> CostLine:
-    """The gateway's own slots are on one device each; of others' the recipe has to name the price."""
+    """The gateway's own slots are on one device each, but for an adapter on the champion's; of others' the recipe has
+    to name the price."""
     traffic, named = recipe.rollout.traffic, recipe.rollout.slot_usd_per_hour
-    own = traffic.kind == "gateway" and not traffic.slots
+    own = isinstance(traffic, GatewayTraffic) and not traffic.slots
+    shared = isinstance(traffic, GatewayTraffic) and traffic.arms == "adapters"
+    if own and shared and not unservable_recipe(recipe.training.lora):
+        return CostLine(name="serving of the canary", usd=Range(low=0.0, high=0.0), device_hours=0.0, why="")
     price = Range(low=named, high=named) if named is not None else device if own else None
     hours, lacks = Range(low=rollout.held_h, high=rollout.held_h), [SLOT_PRICE] if price is None else []
     return CostLine(

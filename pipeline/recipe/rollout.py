@@ -125,7 +125,8 @@ class Rollout(Section):
     usable metrics covered: then it is held with what would help (default: 30 days). null: for ever."""
     slot_usd_per_hour: Annotated[float | None, Operational, Field(ge=0, le=1e6)] = None
     """Price of an hour of the canary's slot, all its servers, for the bill of a rollout. null: of a slot that the
-    gateway starts by itself, one device at `compute.accelerator.usd_per_hour`; of others it is not known."""
+    gateway starts by itself, one device at `compute.accelerator.usd_per_hour`, and none of an adapter on the champion's
+    server; of others it is not known."""
     lease_s: PositiveFloat = 3_600.0
     """How long a split with a canary is in force at the gateway without a look: then the champion serves alone."""
     keep_warm_s: NonNegativeFloat = 86_400.0

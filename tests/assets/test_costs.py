@@ -130,7 +130,10 @@ def test_a_rollout_is_served_by_somebody(laid: Laid) -> None:
     events = read_events(laid.store, NAME)
     first, last = (next(each.at for each in events if each.phase == phase) for phase in ("shifting", "promoted"))
     hours = (last - first) / 3600
-    own = line(only(laid, "compute.accelerator.usd_per_hour=3"), "serving of the canary")
+    shared = line(only(laid, "compute.accelerator.usd_per_hour=3"), "serving of the canary")
+    assert shared.device_hours == 0, "an adapter on the champion's server"
+    merged = "rollout.traffic.arms=merged"
+    own = line(only(laid, "compute.accelerator.usd_per_hour=3", merged), "serving of the canary")
     assert own.usd is not None and 0 < own.usd.low == own.usd.high == pytest.approx(3 * hours)
     assert own.device_hours == pytest.approx(hours)
     slots = "rollout.traffic.slots=['http://a/v1', 'http://b/v1']"
