@@ -75,7 +75,7 @@ def _post(url: str, body: dict[str, str], api_key: str, done: str) -> None:
             f"{url} is not there: the server takes no adapters while it runs. Start vLLM with --enable-lora and "
             "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, or set rollout.traffic.arms to merged."
         )
-    said = f"{url} answers {reply.status_code} for {body['lora_name']}: {reply.text[:300]}"
+    refusal = f"{url} answers {reply.status_code} for {body['lora_name']}: {reply.text[:300]}"
     if reply.status_code > 500:
-        raise ConnectionError(said)
-    raise ValueError(said)  # vLLM answers 500 for a rank that is too large
+        raise ConnectionError(refusal)
+    raise ValueError(refusal)  # vLLM answers 500 for a rank that is too large

@@ -54,11 +54,11 @@ class SlotKeeper:
         failed = self._start([model for digest, model in wanted.items() if digest not in over])
         failed += self._start([wanted[digest] for digest, each in over.items() if not self._put(digest, each)])
         self._list(wanted)
-        gone = [digest for digest in self._over if digest not in wanted or digest in self._kept]
+        retired = [digest for digest in self._over if digest not in wanted or digest in self._kept]
         unwanted = [digest for digest in self._kept if digest not in wanted]
-        if gone or unwanted:
+        if retired or unwanted:
             time.sleep(DRAIN_S)
-        for digest in gone:
+        for digest in retired:
             with suppress(ValueError, OSError):  # it goes with its server otherwise
                 unload_adapter(self._kept[self._over.pop(digest)][0].url, served_name(self._model_name, digest))
         for digest in unwanted:
